@@ -1,0 +1,1 @@
+"""Subcommands of the ``hwh`` program, one module each."""

@@ -1,0 +1,1 @@
+"""lm-eval model, task rows, needle-in-a-haystack grid."""

@@ -1,0 +1,1 @@
+"""Prediction, extraction and use of the Global Positional Band."""

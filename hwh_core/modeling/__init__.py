@@ -1,0 +1,1 @@
+"""Hugging Face config, model, cache and head-group modules."""

@@ -1,0 +1,1 @@
+"""Capture of q and k, RFIS, RPD and the behaviour scores."""

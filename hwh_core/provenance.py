@@ -1,0 +1,187 @@
+"""Manifests: from which inputs, settings, code and machine an artifact came."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import platform
+import time
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .files import sha256_of, write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
+RECORDED_PACKAGES = (
+    "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pandas", "lm-eval", "datasets",
+    "snakemake", "triton", "flash-linear-attention", "fla-core", "gguf", "matplotlib",
+)  # fmt: skip
+
+
+def module_file(module: str) -> Path | None:
+    """The source file of one of the project's modules, or None when ``module`` is not ours."""
+    head, *rest = module.split(".")
+    if head not in PACKAGES:
+        return None
+    base = PACKAGES[head].joinpath(*rest)
+    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _module_name(path: Path) -> str | None:
+    for name, folder in PACKAGES.items():
+        if path.is_relative_to(folder):
+            parts = path.relative_to(folder).with_suffix("").parts
+            parts = parts[:-1] if parts and parts[-1] == "__init__" else parts
+            return ".".join((name, *parts))
+    return None
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+class _DropDocstrings(ast.NodeTransformer):
+    """Removes docstrings; comments are not part of a syntax tree to begin with."""
+
+    def _strip(self, node: Any) -> Any:
+        self.generic_visit(node)
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            node.body = node.body[1:] or [ast.Pass()]
+        return node
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _strip
+
+
+@cache
+def syntax_hash(path: Path) -> str:
+    """sha256 of a source file's syntax tree, without comments, docstrings and layout."""
+    tree = _DropDocstrings().visit(ast.parse(path.read_text(encoding="utf-8")))
+    return hashlib.sha256(ast.dump(tree, include_attributes=False).encode()).hexdigest()
+
+
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    """The project's modules that a file imports anywhere (function bodies included)."""
+    found: set[str] = set()
+    name = _module_name(path)
+    package: list[str] = []
+    if name is not None:
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join(package[: len(package) - node.level + 1] + ([base] if base else []))
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return frozenset(module for module in found if module_file(module) is not None)
+
+
+def import_closure(path: Path) -> list[Path]:
+    """All source files of the project that ``path`` runs, itself included, sorted.
+
+    Importing ``a.b.c`` also runs the package files of ``a`` and ``a.b``.
+    """
+    seen: set[Path] = set()
+    waiting = [path.resolve()]
+    while waiting:
+        current = waiting.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for module in _imports(current):
+            parts = module.split(".")
+            for end in range(1, len(parts) + 1):
+                file = module_file(".".join(parts[:end]))
+                if file is not None:
+                    waiting.append(file)
+    return sorted(seen)
+
+
+@cache
+def code_hash(*paths: str) -> str:
+    """Hash of everything that the given scripts run (import closure, by syntax tree): 16 hexadecimal digits.
+
+    Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is.
+    """
+    closure = sorted({file for path in paths for file in import_closure(ROOT / path)})
+    lines = [f"{syntax_hash(file)}  {file.relative_to(ROOT).as_posix()}" for file in closure]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that decide results, as far as they are installed."""
+    versions = {"python": platform.python_version()}
+    for package in RECORDED_PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def machine() -> dict[str, Any]:
+    """What the process runs on: system, processor, cores, accelerator (only if torch is loaded already)."""
+    import sys
+
+    info: dict[str, Any] = {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        info["accelerator"] = torch.cuda.get_device_name(0)
+        info["accelerators"] = torch.cuda.device_count()
+    return info
+
+
+def write_manifest(
+    artifact: str | Path,
+    *,
+    inputs: list[Path],
+    settings: dict[str, Any],
+    started: float,
+    seed: int | None = None,
+    extra: dict[str, Any] | None = None,
+    script: str | None = None,
+) -> Path:
+    """Write ``<artifact>.manifest.json`` beside an artifact that is complete; return its path.
+
+    ``started`` is ``time.time()`` at the start of the work; ``script`` the program under scripts/ that made it (its
+    code hash is recorded), by default the running one.
+    """
+    import sys
+
+    artifact = Path(artifact)
+    source = Path(script) if script else Path(sys.argv[0])
+    source = source if source.is_absolute() else (ROOT / source if (ROOT / source).exists() else source.resolve())
+    inside = source.suffix == ".py" and source.resolve().is_relative_to(ROOT)
+    manifest = {
+        "artifact": artifact.name,
+        "sha256": sha256_of(artifact),
+        "inputs": {str(path): sha256_of(path) for path in inputs},
+        "settings": settings,
+        "script": source.resolve().relative_to(ROOT).as_posix() if inside else source.name,
+        "code_hash": code_hash(source.resolve().relative_to(ROOT).as_posix()) if inside else None,
+        "versions": package_versions(),
+        "machine": machine(),
+        "seed": seed,
+        "wall_seconds": round(time.time() - started, 3),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **(extra or {}),
+    }
+    path = artifact.parent / f"{artifact.name}.manifest.json"
+    write_json(path, manifest)
+    return path

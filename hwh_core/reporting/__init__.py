@@ -1,0 +1,1 @@
+"""Figures, tables and the claims ledger; imports pandas and matplotlib, never torch."""

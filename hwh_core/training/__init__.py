@@ -1,0 +1,1 @@
+"""Trainer, optimizer, schedule and checkpoints."""

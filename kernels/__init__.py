@@ -1,0 +1,1 @@
+"""Kernels and their torch references, installed as ``hwh_kernels``."""
