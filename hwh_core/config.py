@@ -91,7 +91,7 @@ class DataConfig(Strict):
     sources: list[Source] = Field(min_length=1)
     minimum_bytes: PositiveInt
     held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)]
-    held_out_prose_source: Name = Field(description="source whose held-out documents serve as prose haystack and probe text")
+    held_out_prose_source: Name = Field(description="source whose held-out documents are haystack and probe text")
 
 
 class TrainedTokenizer(Strict):
@@ -453,7 +453,7 @@ def _describe(error: ValidationError, origin: str) -> str:
     key = ".".join(str(part) for part in first["loc"]) or "(top level)"
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        return f"{origin}: unknown key {key!r}; remove it or correct its spelling (config/README.md lists all keys){more}"
+        return f"{origin}: unknown key {key!r}; remove it or mend its spelling (config/README.md lists all keys){more}"
     if first["type"] == "missing":
         return f"{origin}: key {key!r} is missing; config/README.md says what it holds{more}"
     return f"{origin}: key {key!r} = {first.get('input')!r}: {first['msg']}{more}"

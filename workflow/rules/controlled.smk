@@ -1,0 +1,153 @@
+# Controlled RoPE Transformers over base, length and QK-norm: training -> probe -> band.
+
+
+def controlled_training_settings(wildcards):
+    model = CONTROLLED[wildcards.controlled]
+    return settings(
+        {
+            "model": {
+                "name": model.name,
+                "architecture": "transformer",
+                "rope_theta": model.rope_theta,
+                "qk_norm": model.qk_norm,
+                "length": model.length,
+                "seed": model.seed,
+                "shape": PRESET.controlled.shape,
+            },
+            "training": PRESET.controlled.training,
+        }
+    )
+
+
+rule train_controlled:
+    input:
+        train=f"<results>/data/{PRESET.controlled.tokenizer}/train/index.json",
+        held_out=f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json",
+        tokenizer=f"<results>/data/{PRESET.controlled.tokenizer}/tokenizer/tokenizer.json",
+    output:
+        "<results>/controlled/{controlled}/model/config.json",
+        "<results>/controlled/{controlled}/model/model.safetensors",
+        "<results>/controlled/{controlled}/initial/config.json",
+        "<results>/controlled/{controlled}/initial/model.safetensors",
+        "<results>/controlled/{controlled}/train_log.jsonl",
+        "<results>/controlled/{controlled}/metrics.json",
+    log:
+        "<logs>/train_controlled/{controlled}.log",
+    benchmark:
+        "<benchmarks>/train_controlled/{controlled}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=240,
+        gpu=GPU,
+    params:
+        program=program("train"),
+        code=code("train", only=TRAINING_CODE),
+        store=f"<results>/data/{PRESET.controlled.tokenizer}",
+        folder="<results>/controlled/{controlled}",
+        settings=controlled_training_settings,
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
+        " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
+        " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"
+
+
+rule probe_controlled:
+    input:
+        metrics="<results>/controlled/{controlled}/metrics.json",
+        model="<results>/controlled/{controlled}/model/model.safetensors",
+        initial="<results>/controlled/{controlled}/initial/model.safetensors",
+        store=f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json",
+    output:
+        expand(
+            "<results>/controlled/{{controlled}}/probe_x{factor}.npz", factor=FACTORS
+        ),
+        expand(
+            "<results>/controlled/{{controlled}}/probe_x{factor}.json", factor=FACTORS
+        ),
+    log:
+        "<logs>/probe_controlled/{controlled}.log",
+    benchmark:
+        "<benchmarks>/probe_controlled/{controlled}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+        gpu=GPU,
+    params:
+        program=program("probe_controlled"),
+        code=code("probe_controlled"),
+        store=f"<results>/data/{PRESET.controlled.tokenizer}/held_out",
+        folder="<results>/controlled/{controlled}",
+        settings=lambda wildcards: settings(
+            {
+                "model": CONTROLLED[wildcards.controlled],
+                "probe": PRESET.controlled.probe,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.folder:q}/model"
+        " --initial {params.folder:q}/initial --store {params.store:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule extract_band:
+    input:
+        maps=expand(
+            "<results>/controlled/{{controlled}}/probe_x{factor}.npz", factor=FACTORS
+        ),
+        records=expand(
+            "<results>/controlled/{{controlled}}/probe_x{factor}.json", factor=FACTORS
+        ),
+    output:
+        "<results>/controlled/{controlled}/band.json",
+    log:
+        "<logs>/extract_band/{controlled}.log",
+    benchmark:
+        "<benchmarks>/extract_band/{controlled}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        program=program("extract_band"),
+        code=code("extract_band"),
+        settings=lambda wildcards: settings(
+            {
+                "model": CONTROLLED[wildcards.controlled],
+                "band": PRESET.band,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --probes {input.maps:q}"
+        " --output {output:q} 2>&1 | tee {log:q}"
+
+
+rule synthetic_check:
+    output:
+        "<results>/synthetic.json",
+    log:
+        "<logs>/synthetic_check.log",
+    benchmark:
+        "<benchmarks>/synthetic_check.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        program=program("synthetic_check"),
+        code=code("synthetic_check"),
+        settings=lambda wildcards: settings({"band": PRESET.band, "seed": PRESET.seed}),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,128 @@
+# Text: sources -> documents, split by document -> tokenizer -> token stores.
+
+SOURCES = {source.name: source for source in PRESET.data.sources}
+TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in PRESET.tokenizers}
+
+
+localrules:
+    fetch_source,
+
+
+rule fetch_source:
+    output:
+        "<resources>/sources/{source}.jsonl.zst",
+    log:
+        "<logs>/fetch_source/{source}.log",
+    benchmark:
+        "<benchmarks>/fetch_source/{source}.tsv"
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        gpu=0,
+    params:
+        program=program("fetch_source"),
+        code=code("fetch_source"),
+        settings=lambda wildcards: settings(SOURCES[wildcards.source]),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        " --output {output:q} 2>&1 | tee {log:q}"
+
+
+rule build_documents:
+    input:
+        expand("<resources>/sources/{source}.jsonl.zst", source=list(SOURCES)),
+    output:
+        train="<results>/data/documents/train.jsonl.zst",
+        held_out="<results>/data/documents/held_out.jsonl.zst",
+        summary="<results>/data/documents/documents.json",
+    log:
+        "<logs>/build_documents.log",
+    benchmark:
+        "<benchmarks>/build_documents.tsv"
+    conda:
+        "../envs/data.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+        gpu=0,
+    params:
+        program=program("build_documents"),
+        code=code("build_documents"),
+        folder="<results>/data/documents",
+        settings=lambda wildcards: settings(
+            {
+                "minimum_bytes": PRESET.data.minimum_bytes,
+                "held_out_fraction": PRESET.data.held_out_fraction,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --sources {input:q}"
+        " --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule build_tokenizer:
+    input:
+        branch(
+            lambda wildcards: TOKENIZERS[wildcards.tokenizer].kind == "bpe",
+            then="<results>/data/documents/train.jsonl.zst",
+            otherwise=[],
+        ),
+    output:
+        "<results>/data/{tokenizer}/tokenizer/tokenizer.json",
+        "<results>/data/{tokenizer}/tokenizer/tokenizer_config.json",
+    log:
+        "<logs>/build_tokenizer/{tokenizer}.log",
+    benchmark:
+        "<benchmarks>/build_tokenizer/{tokenizer}.tsv"
+    conda:
+        "../envs/data.yaml"
+    threads: 2
+    resources:
+        mem_mb=4000,
+        runtime=60,
+        gpu=0,
+    params:
+        program=program("build_tokenizer"),
+        code=code("build_tokenizer"),
+        folder="<results>/data/{tokenizer}/tokenizer",
+        documents=lambda wildcards, input: (
+            f"--documents {input[0]}" if len(input) else ""
+        ),
+        settings=lambda wildcards: settings(TOKENIZERS[wildcards.tokenizer]),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} {params.documents}"
+        " --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule tokenize_documents:
+    input:
+        documents="<results>/data/documents/{split}.jsonl.zst",
+        tokenizer="<results>/data/{tokenizer}/tokenizer/tokenizer.json",
+    output:
+        "<results>/data/{tokenizer}/{split}/tokens.bin",
+        "<results>/data/{tokenizer}/{split}/index.json",
+    log:
+        "<logs>/tokenize_documents/{tokenizer}_{split}.log",
+    benchmark:
+        "<benchmarks>/tokenize_documents/{tokenizer}_{split}.tsv"
+    conda:
+        "../envs/data.yaml"
+    threads: 2
+    resources:
+        mem_mb=4000,
+        runtime=240,
+        gpu=0,
+    params:
+        program=program("tokenize_documents"),
+        code=code("tokenize_documents"),
+        tokenizer="<results>/data/{tokenizer}/tokenizer",
+        folder="<results>/data/{tokenizer}/{split}",
+        settings=lambda wildcards: settings({}),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --documents {input.documents:q}"
+        " --tokenizer {params.tokenizer:q} --output {params.folder:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,119 @@
+# Language modelling, commonsense and needle-in-a-haystack scores of the HwH family.
+
+
+localrules:
+    extract_rows,
+
+
+def evaluation_settings(wildcards, **more):
+    scale = SCALES[wildcards.scale]
+    model = HWH[wildcards.scale, wildcards.hwh]
+    return settings(
+        {
+            "scale": scale.name,
+            "training_length": scale.length,
+            "model": {
+                "name": model.name,
+                "architecture": model.architecture,
+                "seed": model.seed,
+            },
+            "held_out_prose_source": PRESET.data.held_out_prose_source,
+            "seed": PRESET.seed,
+            **more,
+        }
+    )
+
+
+rule extract_rows:
+    output:
+        f"{rows_folder()}/rows.json",
+    log:
+        "<logs>/extract_rows.log",
+    benchmark:
+        "<benchmarks>/extract_rows.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        gpu=0,
+    params:
+        program=program("extract_rows"),
+        code=code("extract_rows"),
+        folder=rows_folder(),
+        settings=lambda wildcards: settings(
+            {
+                "rows": PRESET.evaluation.rows,
+                "tasks": [task.name for task in PRESET.evaluation.tasks],
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        " --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule evaluate:
+    input:
+        metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
+        model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        rows=f"{rows_folder()}/rows.json",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        "<results>/hwh/{scale}/{hwh}/scores.csv",
+        "<results>/hwh/{scale}/{hwh}/scores.parquet",
+    log:
+        "<logs>/evaluate/{scale}_{hwh}.log",
+    benchmark:
+        "<benchmarks>/evaluate/{scale}_{hwh}.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=600,
+        gpu=GPU,
+    params:
+        program=program("evaluate"),
+        code=code("evaluate"),
+        rows=rows_folder(),
+        model="<results>/hwh/{scale}/{hwh}/model",
+        settings=lambda wildcards: evaluation_settings(
+            wildcards, evaluation=PRESET.evaluation
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q} --rows {params.rows:q}"
+        " --documents {input.documents:q} --output {output[0]:q} 2>&1 | tee {log:q}"
+
+
+rule evaluate_niah:
+    input:
+        metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
+        model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        "<results>/hwh/{scale}/{hwh}/niah.csv",
+        "<results>/hwh/{scale}/{hwh}/niah.parquet",
+        "<results>/hwh/{scale}/{hwh}/niah_cells.csv",
+        "<results>/hwh/{scale}/{hwh}/niah_cells.parquet",
+    log:
+        "<logs>/evaluate_niah/{scale}_{hwh}.log",
+    benchmark:
+        "<benchmarks>/evaluate_niah/{scale}_{hwh}.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=600,
+        gpu=GPU,
+    params:
+        program=program("evaluate_niah"),
+        code=code("evaluate_niah"),
+        model="<results>/hwh/{scale}/{hwh}/model",
+        settings=lambda wildcards: evaluation_settings(
+            wildcards, niah=PRESET.evaluation.niah
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {output[0]:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,57 @@
+# The head-wise hybrid, its baselines and its ablations: one program, one data order a scale.
+
+
+def hwh_store(wildcards):
+    return f"<results>/data/{SCALES[wildcards.scale].tokenizer}"
+
+
+def hwh_training_settings(wildcards):
+    scale = SCALES[wildcards.scale]
+    model = HWH[wildcards.scale, wildcards.hwh]
+    return settings(
+        {
+            "model": {
+                "name": model.name,
+                "architecture": model.architecture,
+                "rope_theta": model.rope_theta,
+                "qk_norm": scale.qk_norm,
+                "length": scale.length,
+                "seed": model.seed,
+                "shape": scale.shape,
+            },
+            "training": scale.training,
+        }
+    )
+
+
+rule train_hwh:
+    input:
+        train=lambda wildcards: f"{hwh_store(wildcards)}/train/index.json",
+        held_out=lambda wildcards: f"{hwh_store(wildcards)}/held_out/index.json",
+        tokenizer=lambda wildcards: f"{hwh_store(wildcards)}/tokenizer/tokenizer.json",
+    output:
+        "<results>/hwh/{scale}/{hwh}/model/config.json",
+        "<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        "<results>/hwh/{scale}/{hwh}/train_log.jsonl",
+        "<results>/hwh/{scale}/{hwh}/metrics.json",
+    log:
+        "<logs>/train_hwh/{scale}_{hwh}.log",
+    benchmark:
+        "<benchmarks>/train_hwh/{scale}_{hwh}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=2880,
+        gpu=GPU,
+    params:
+        program=program("train"),
+        code=code("train", only=TRAINING_CODE),
+        store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
+        folder="<results>/hwh/{scale}/{hwh}",
+        settings=hwh_training_settings,
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
+        " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
+        " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"

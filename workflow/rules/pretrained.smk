@@ -1,0 +1,146 @@
+# Pretrained RoPE models: RFIS and RPD maps, QRscore and LDscore, head classes and bands.
+
+
+localrules:
+    fetch_pretrained,
+
+
+rule fetch_pretrained:
+    input:
+        branch(
+            lambda wildcards: PRETRAINED[wildcards.pretrained].source.kind == "random",
+            then=lambda wildcards: (
+                f"<results>/data/{PRETRAINED[wildcards.pretrained].source.tokenizer}/tokenizer/tokenizer.json"
+            ),
+            otherwise=[],
+        ),
+    output:
+        "<resources>/pretrained/{pretrained}/source.json",
+    log:
+        "<logs>/fetch_pretrained/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/fetch_pretrained/{pretrained}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
+        gpu=0,
+    params:
+        program=program("fetch_pretrained"),
+        code=code("fetch_pretrained"),
+        folder="<resources>/pretrained/{pretrained}",
+        tokenizers="<results>/data",
+        settings=lambda wildcards: settings(PRETRAINED[wildcards.pretrained].source),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        " --tokenizers {params.tokenizers:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule probe_pretrained:
+    input:
+        source="<resources>/pretrained/{pretrained}/source.json",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        "<results>/pretrained/{pretrained}/probe.npz",
+        "<results>/pretrained/{pretrained}/probe.json",
+    log:
+        "<logs>/probe_pretrained/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/probe_pretrained/{pretrained}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=6000,
+        runtime=240,
+        gpu=GPU,
+    params:
+        program=program("probe_pretrained"),
+        code=code("probe_pretrained"),
+        model="<resources>/pretrained/{pretrained}",
+        folder="<results>/pretrained/{pretrained}",
+        settings=lambda wildcards: settings(
+            {
+                "model": PRETRAINED[wildcards.pretrained],
+                "probe": PRESET.pretrained.probe,
+                "held_out_prose_source": PRESET.data.held_out_prose_source,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule behavior_scores:
+    input:
+        source="<resources>/pretrained/{pretrained}/source.json",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        "<results>/pretrained/{pretrained}/behavior.npz",
+        "<results>/pretrained/{pretrained}/behavior.json",
+    log:
+        "<logs>/behavior_scores/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/behavior_scores/{pretrained}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=6000,
+        runtime=240,
+        gpu=GPU,
+    params:
+        program=program("behavior_scores"),
+        code=code("behavior_scores"),
+        model="<resources>/pretrained/{pretrained}",
+        folder="<results>/pretrained/{pretrained}",
+        settings=lambda wildcards: settings(
+            {
+                "model": PRETRAINED[wildcards.pretrained],
+                "behavior": PRESET.pretrained.behavior,
+                "held_out_prose_source": PRESET.data.held_out_prose_source,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
+rule classify_heads:
+    input:
+        probe="<results>/pretrained/{pretrained}/probe.npz",
+        record="<results>/pretrained/{pretrained}/probe.json",
+        behavior="<results>/pretrained/{pretrained}/behavior.npz",
+        scores="<results>/pretrained/{pretrained}/behavior.json",
+    output:
+        heads="<results>/pretrained/{pretrained}/heads.csv",
+        parquet="<results>/pretrained/{pretrained}/heads.parquet",
+        bands="<results>/pretrained/{pretrained}/bands.json",
+    log:
+        "<logs>/classify_heads/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/classify_heads/{pretrained}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        program=program("classify_heads"),
+        code=code("classify_heads"),
+        settings=lambda wildcards: settings(
+            {
+                "model": PRETRAINED[wildcards.pretrained],
+                "band": PRESET.band,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --probe {input.probe:q}"
+        " --behavior {input.behavior:q} --output-heads {output.heads:q} --output-bands {output.bands:q} 2>&1 | tee {log:q}"
