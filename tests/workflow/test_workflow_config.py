@@ -1,0 +1,45 @@
+"""Presets as Snakemake reads them: dry runs, and bad input in one clear sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.workflow
+
+
+@pytest.mark.parametrize("preset", [None, "single_gpu", "paper"])
+def test_dry_run_of_every_preset(checkout, preset):
+    result = checkout.run("-n", preset=preset)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "train_hwh" in result.stdout + result.stderr
+
+
+def test_misspelt_key_is_named(checkout):
+    path = checkout.code / "config" / "smoke.yaml"
+    path.write_text(path.read_text().replace("minimum_bytes:", "minimum_byte:"))
+    result = checkout.run("-n")
+    output = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert "data.minimum_byte" in output
+    assert "smoke.yaml" in output
+    assert "Traceback" not in output
+
+
+def test_missing_preset_is_named(checkout):
+    result = checkout.run("-n", preset="no_such_preset")
+    assert result.returncode != 0
+    assert "no_such_preset.yaml" in result.stdout + result.stderr
+
+
+def test_a_failing_job_says_why_and_leaves_no_output(checkout):
+    path = checkout.code / "config" / "smoke.yaml"
+    text = path.read_text()
+    bad = checkout.code / "tests" / "fixtures" / "text" / "not_utf8.txt"
+    bad.write_bytes(b"caf\xe9 au lait, and much more that is not UTF-8 \xff\n")
+    result = checkout.run("results/smoke/data/documents/documents.json")
+    output = result.stdout + result.stderr
+    assert "tests/fixtures/text" in text
+    assert result.returncode != 0
+    assert "not_utf8.txt" in output
+    assert "UTF-8" in output
+    assert not list((checkout.folder / "resources" / "sources").glob("*.zst"))
