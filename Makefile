@@ -1,0 +1,105 @@
+# One virtual environment, pinned packages, one command a purpose. `make help` lists them.
+# Variables: PYTHON=<python 3.11 or newer>  PRESET=<smoke|laptop|single_gpu|paper>  CORES=<n|all>  EXTRAS="gpu slurm"
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PRESET ?= laptop
+CORES ?= all
+EXTRAS ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+endif
+
+# The laptop preset is config/config.yaml, which Snakemake takes by itself.
+CONFIG = $(if $(filter laptop,$(PRESET)),,--configfile config/$(PRESET).yaml)
+PRESETS = $(sort $(wildcard config/*.yaml))
+RUN = PATH="$(CURDIR)/$(BIN):$$PATH"
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONNOUSERSITE := 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_DISABLE_TELEMETRY := 1
+unexport PYTHONPATH PYTHONHOME
+# glibc gives freed memory back to the system by default; tensors of one training step are then paged in anew at the next.
+MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
+	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+
+.PHONY: help setup setup-dev reproduce report claims test pytest lint format dry-runs doctor pins clean-venv
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "error: Python 3.11 or newer is needed, and python3 here is $$(python3 --version 2>&1 | head -n 1);" \
+	    "install one and give its name: make PYTHON=python3.12 ..." >&2; exit 1; fi
+	@command -v "$(PYTHON)" >/dev/null || { echo "error: PYTHON=$(PYTHON) is no program on this machine" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is $$("$(PYTHON)" --version 2>&1 | head -n 1), but Python 3.11 or newer is needed;" \
+	    "give another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "error: $(PYTHON) lacks the venv module; on Debian and Ubuntu install the package python3-venv" >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+
+# A stamp a layer: a second call installs nothing, an edited list of versions installs what changed.
+$(VENV)/.installed-run: requirements/run.txt requirements/cuda-constraints.txt pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --requirement requirements/run.txt
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-%: requirements/%.txt $(VENV)/.installed-run
+	$(BIN)/python -m pip install --requirement requirements/$*.txt | { grep -v '^Requirement already satisfied' || true; }
+	@touch $@
+
+setup: $(VENV)/.installed-run $(foreach extra,$(EXTRAS),$(VENV)/.installed-$(extra))  ## create .venv with pinned packages (EXTRAS="gpu slurm" adds layers)
+
+setup-dev: setup $(VENV)/.installed-dev  ## the same, with test tools and linters
+
+reproduce: setup  ## run the whole workflow (PRESET=laptop), then print the claims and the path of the report
+	$(RUN) $(MALLOC) snakemake --cores $(CORES) $(CONFIG)
+	@$(MAKE) report
+
+report: setup  ## Snakemake report of a finished run as one HTML file, and the table of the claims
+	@$(RUN) snakemake --report results/$(PRESET)/report.html $(CONFIG) > results/$(PRESET)/report.log 2>&1 || { \
+	  cat results/$(PRESET)/report.log >&2; exit 1; }
+	@$(BIN)/hwh report results/$(PRESET)
+
+test: setup-dev pytest  ## set up and run all tests
+
+pytest: setup-dev
+	$(RUN) $(MALLOC) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg \
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+lint: setup-dev  ## ruff, snakefmt and snakemake --lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check workflow
+	$(RUN) snakemake --lint
+
+dry-runs: setup  ## plan every preset without running anything
+	$(RUN) snakemake --dry-run --quiet rules
+	@for preset in $(PRESETS); do \
+	  echo "dry run of $$preset"; \
+	  $(RUN) snakemake --dry-run --quiet rules --configfile "$$preset"; \
+	done
+
+format: setup-dev  ## write the code in the project's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt workflow
+
+doctor: setup  ## what this machine offers and what each preset would miss
+	@$(BIN)/hwh doctor
+
+pins: setup-dev  ## resolve requirements/*.in anew, keeping versions that stand (UPDATE="--upgrade NAME")
+	$(BIN)/python requirements/update.py $(UPDATE)
+
+clean-venv:  ## remove .venv (results and downloads stay)
+	rm -rf $(VENV)
