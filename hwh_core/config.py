@@ -41,7 +41,7 @@ class PypiSource(Strict):
     filename: str
     sha256: Sha256
     members: list[str] = Field(min_length=1, description="glob patterns of archive members")
-    format: Literal["text", "mediawiki_xml", "jsonl", "parquet"] = "text"
+    format: Literal["text", "mediawiki_xml", "python_docstrings", "jsonl", "parquet"] = "text"
     text_column: str = "text"
     license: str
 
@@ -68,7 +68,10 @@ class GitSource(Strict):
     repository: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     pattern: str
-    manifest: str = Field(description="text file of '<sha256>  <path>' lines, relative to the repository root")
+    manifest: str = Field(
+        description="text file of '<sha256>  <path>' lines, relative to the repository root; files that it does not "
+        "name are left out"
+    )
     license: str
 
 
