@@ -166,6 +166,8 @@ class ModelShape(Strict):
     conv_size: PositiveInt = 4
     gate: bool = Field(description="output gate in every mixer (keeps parameters equal across the family)")
     attention_output_norm: bool = False
+    nope_qk_norm: bool | None = Field(default=None, description="QK-norm of heads without RoPE; None: as qk_norm")
+    sliding_window: PositiveInt = Field(default=128, description="keys that a sliding-window head sees")
     tie_embeddings: bool = False
     initializer_range: float = 0.02
 
@@ -399,6 +401,7 @@ class EvaluationConfig(Strict):
     held_out_perplexity: PerplexityConfig
     niah: NiahConfig
     batch_tokens: PositiveInt
+    add_bos: bool = Field(default=False, description="put the beginning-of-sequence token before every prompt")
 
 
 class TargetsConfig(Strict):

@@ -1,0 +1,122 @@
+"""Attention head groups: full attention with or without RoPE, and sliding-window attention, on torch's SDPA.
+
+What a probe needs, on every :class:`AttentionGroup`:
+
+- ``group`` (the :class:`~hwh_core.heads.HeadGroup`), ``head_dim``, ``num_heads``, ``num_key_value_heads``;
+- ``inv_freq``: float32 [head_dim / 2] frequencies as used in the forward pass, or None without position encoding;
+- ``scaling``: the softmax scale; ``window``: number of visible keys, the query's own included, or None;
+- q and k after QK-norm and before rotation go through ``rotary.apply_rotary_pos_emb``; rotated (or, without position
+  encoding, plain) q, k, v go through :func:`attend`, looked up in this module at each call. Both may be replaced.
+
+``HwHForCausalLM.rope_groups()`` lists (layer index, group index, module) of the groups that rotate.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ..heads import HeadGroup
+from . import rotary
+from .cache import AttentionState
+from .norm import HwHRMSNorm
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scaling: float,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Scaled dot-product attention: q [B, H, Tq, d], k and v [B, G, Tk, d] -> [B, H, Tq, d].
+
+    ``mask`` is boolean [1 or B, 1, Tq, Tk], True where a key is visible; None means plain causal attention with
+    Tq = Tk. Query head h reads key head ``h // (H / G)``.
+    """
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+class AttentionGroup(nn.Module):
+    """One attention head group: hidden states [B, T, hidden_size] -> [B, T, group.width], before the output projection."""
+
+    def __init__(self, hidden_size: int, group: HeadGroup, eps: float) -> None:
+        super().__init__()
+        self.group = group
+        self.head_dim = group.head_dim
+        self.num_heads = group.heads
+        self.num_key_value_heads = group.key_value_heads
+        self.scaling = group.head_dim**-0.5
+        self.window = group.window
+        key_value_width = self.num_key_value_heads * group.head_dim
+        self.q_proj = nn.Linear(hidden_size, group.width, bias=False)
+        self.k_proj = nn.Linear(hidden_size, key_value_width, bias=False)
+        self.v_proj = nn.Linear(hidden_size, key_value_width, bias=False)
+        self.g_proj = nn.Linear(hidden_size, group.width, bias=False) if group.gate else None
+        self.q_norm = HwHRMSNorm(group.head_dim, eps) if group.qk_norm else None
+        self.k_norm = HwHRMSNorm(group.head_dim, eps) if group.qk_norm else None
+        self.o_norm = HwHRMSNorm(group.head_dim, eps) if group.output_norm else None
+
+    @property
+    def inv_freq(self) -> torch.Tensor | None:
+        """float32 [head_dim / 2], from the group's own rope_theta; None without position encoding."""
+        if self.group.rope_theta is None:
+            return None
+        return rotary.inverse_frequencies(self.head_dim, self.group.rope_theta, self.q_proj.weight.device)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        cos_sin: tuple[torch.Tensor, torch.Tensor] | None,
+        mask: torch.Tensor | None,
+        state: AttentionState | None,
+    ) -> torch.Tensor:
+        """``cos_sin`` float32 [B or 1, T, head_dim] for groups that rotate; ``mask`` as in :func:`attend`."""
+        batch, length, _ = hidden_states.shape
+        q = self.q_proj(hidden_states).view(batch, length, self.num_heads, self.head_dim)
+        k = self.k_proj(hidden_states).view(batch, length, self.num_key_value_heads, self.head_dim)
+        v = self.v_proj(hidden_states).view(batch, length, self.num_key_value_heads, self.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if cos_sin is not None:
+            q, k = rotary.apply_rotary_pos_emb(q, k, *cos_sin)
+        if state is not None:
+            k, v = state.update(k, v)
+        output = attend(q, k, v, scaling=self.scaling, mask=mask).transpose(1, 2)
+        if self.o_norm is not None:
+            output = self.o_norm(output)
+        output = output.reshape(batch, length, self.group.width)
+        if self.g_proj is not None:
+            output = output * F.silu(self.g_proj(hidden_states))
+        return output
+
+
+def visible_keys(
+    query_length: int,
+    key_length: int,
+    window: int | None,
+    key_mask: torch.Tensor | None,
+    device: torch.device,
+) -> torch.Tensor | None:
+    """Boolean mask [1 or B, 1, query_length, key_length] for :func:`attend`, or None where plain causal suffices.
+
+    The last query sees the last key. ``key_mask`` [B, key_length] is False at padding. A padded query sees itself
+    alone: a row without any visible key would turn into NaN.
+    """
+    if key_mask is None and query_length == key_length and (window is None or window >= key_length):
+        return None
+    queries = torch.arange(key_length - query_length, key_length, device=device)[:, None]
+    keys = torch.arange(key_length, device=device)[None, :]
+    visible = keys <= queries
+    if window is not None:
+        visible &= keys > queries - window
+    visible = visible[None, None]
+    if key_mask is not None:
+        visible = (visible & key_mask[:, None, None, :]) | (keys == queries)[None, None]
+    return visible
