@@ -1,0 +1,13 @@
+"""Figure 2: per-head RFIS and RPD over frequency, heads sorted by QRscore (Qwen3-4B in the paper)."""
+
+from __future__ import annotations
+
+from .headfigures import sorted_heads
+from .results import Results
+from .selection import primary_pretrained
+from .style import Drawing
+
+
+def draw(results: Results) -> Drawing:
+    """Sorted heat maps of all heads of the preset's primary pretrained model with QRscore and LDscore strips."""
+    return sorted_heads(results, primary_pretrained(results.preset), "RFIS and RPD of every head")

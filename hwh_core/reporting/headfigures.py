@@ -1,0 +1,160 @@
+"""Figures made of per-head maps of a pretrained model (2, 10, 14) and of its layer means (9, 13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from ..config import PretrainedModel
+from ..rope import predicted_index, predicted_index_on_grid
+from . import panels
+from .results import Results
+from .selection import ReportError
+from .style import METRIC_TITLES, TEXT_WIDTH, Drawing
+
+
+def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]:
+    """Predicted band indices of a model's candidate training stages, by label (covariance constant).
+
+    A row without ``rope_theta`` is placed on the model's own (perhaps scaled) frequencies ``inv_freq`` [F].
+    """
+    found: dict[str, float] = {}
+    for row in model.candidate_bands:
+        missing = {"label", "length"} - set(row)
+        if missing:
+            raise ReportError(f"pretrained model {model.name!r}: candidate_bands row {row} lacks {sorted(missing)}")
+        length = float(row["length"])
+        if "rope_theta" in row:
+            index = predicted_index(2 * len(inv_freq), float(row["rope_theta"]), length)
+        else:
+            index = predicted_index_on_grid(inv_freq, length)
+        found[f"{row['label']}: r*={index:.1f}"] = index
+    return found
+
+
+def band_legend(figure: Any, predicted: dict[str, float]) -> None:
+    """One legend below the panels that names the dashed lines; dark lines, since white ones would vanish on paper."""
+    if not predicted:
+        return
+    styles = ("--", ":", "-.", (0, (5, 1, 1, 1)))
+    lines = [
+        plt.Line2D([], [], color="0.25", linestyle=style, linewidth=1.2)
+        for style, _ in zip(styles * 4, predicted, strict=False)
+    ]
+    figure.legend(lines, list(predicted), loc="outside lower center", ncols=min(3, len(predicted)), title="predicted")
+
+
+def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, dict[str, np.ndarray], np.ndarray]:
+    """Head table, maps [head row, frequency] in its row order, and inv_freq of one model."""
+    maps = results.pretrained_maps(model)
+    heads = results.heads(model).sort_values(["layer", "head"]).reset_index(drop=True)
+    row_of = {int(layer): row for row, layer in enumerate(maps.layer_index)}
+    num_heads = maps.rfis.shape[2]
+    if len(heads) != len(row_of) * num_heads or not set(heads["layer"]) <= set(row_of):
+        raise ReportError(
+            f"heads.csv of {model.name} has {len(heads)} heads, its probe {len(row_of)} layers of {num_heads}; "
+            "make both again from one model"
+        )
+    rows, columns = heads["layer"].map(row_of).to_numpy(), heads["head"].to_numpy()
+    return heads, {name: maps.mean(name)[rows, columns] for name in ("rfis", "rpd")}, maps.inv_freq
+
+
+def sorted_heads(results: Results, model: PretrainedModel, title: str) -> Drawing:
+    """Every head's RFIS and RPD over frequency, heads sorted by QRscore, with strips of QRscore and LDscore."""
+    heads, maps, inv_freq = per_head(results, model)
+    order = heads.sort_values(["qr", "layer", "head"], ascending=[False, True, True]).index.to_numpy()
+    heads = heads.loc[order].reset_index(drop=True)
+    predicted = candidates(model, inv_freq)
+    figure, axes = plt.subplots(
+        1, 4, figsize=(TEXT_WIDTH, 4.6), layout="constrained", width_ratios=[0.05, 0.05, 1, 1], sharey=True
+    )
+    for axis, name in zip(axes[:2], ("qr", "ld"), strict=True):
+        image = panels.strip(axis, heads[name].to_numpy(dtype=float), name)
+        panels.colour_bar(
+            figure, image, axis, METRIC_TITLES[name], location="bottom", fraction=0.05, pad=0.04, aspect=4, shrink=2.2
+        )
+    tables = []
+    for axis, name in zip(axes[2:], ("rfis", "rpd"), strict=True):
+        values = maps[name][order]
+        image = panels.map_panel(axis, values, name)
+        panels.frequency_axis(axis, inv_freq)
+        panels.mark_bands(axis, predicted)
+        axis.set_title(METRIC_TITLES[name], pad=3)
+        panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
+        tables.append(panels.long_maps(values, inv_freq, heads[["layer", "head", "head_class", "qr", "ld"]], name))
+    axes[0].set_ylabel(f"heads by QRscore, highest on top (n = {len(heads)})")
+    figure.suptitle(f"{model.title}: {title}")
+    band_legend(figure, predicted)
+    return Drawing(figure, pd.concat(tables, ignore_index=True), {"model": model.name, "predicted": predicted})
+
+
+def chosen_layers(results: Results, model: PretrainedModel, layers: list[int], title: str) -> Drawing:
+    """RFIS (solid) and RPD (dashed) of every head of chosen layers, by head class, beside the heat maps."""
+    heads, maps, inv_freq = per_head(results, model)
+    present = [layer for layer in layers if layer in set(heads["layer"])]
+    if len(present) < len(layers):
+        raise ReportError(f"{model.name} has no layer {sorted(set(layers) - set(present))}; the figure shows {layers}")
+    predicted = candidates(model, inv_freq)
+    figure, axes = plt.subplots(
+        len(layers), 4, figsize=(TEXT_WIDTH, 0.8 + 2.4 * len(layers)), layout="constrained",
+        width_ratios=[0.05, 0.05, 1, 1], sharey="row", squeeze=False,
+    )  # fmt: skip
+    tables = []
+    for row, layer in enumerate(layers):
+        chosen = heads[heads["layer"] == layer].sort_values("s_ret", ascending=False)
+        order = chosen.index.to_numpy()
+        for axis, name in zip(axes[row, :2], ("qr", "ld"), strict=True):
+            panels.strip(axis, chosen[name].to_numpy(dtype=float), name)
+        for axis, name in zip(axes[row, 2:], ("rfis", "rpd"), strict=True):
+            values = maps[name][order]
+            image = panels.map_panel(axis, values, name)
+            panels.frequency_axis(axis, inv_freq, periods=row == 0, label=row == len(layers) - 1)
+            panels.mark_bands(axis, predicted)
+            panels.colour_bar(figure, image, axis, METRIC_TITLES[name])
+            axis.set_title(f"layer {layer}: {METRIC_TITLES[name]}")
+            keys = chosen[["layer", "head", "head_class", "s_ret", "qr", "ld"]].reset_index(drop=True)
+            tables.append(panels.long_maps(values, inv_freq, keys, name))
+        panels.integer_ticks(axes[row, 0], chosen["head"].tolist(), "y", 16)
+        axes[row, 0].set_ylabel("head, by share of RFIS below the band")
+    figure.suptitle(f"{model.title}: {title} ({panels.DISPLAY_NOTE})")
+    band_legend(figure, predicted)
+    settings = {"model": model.name, "layers": layers, "predicted": predicted}
+    return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
+
+
+def layer_means(results: Results, model: PretrainedModel, title: str) -> Drawing:
+    """Mean over heads of RFIS and RPD by layer and frequency, with the bands that were found."""
+    maps = results.pretrained_maps(model)
+    bands = results.bands(model)
+    predicted = candidates(model, maps.inv_freq)
+    height = min(6.5, 1.9 + 0.09 * len(maps.layer_index))
+    figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, height), layout="constrained", sharey=True)
+    tables = []
+    for axis, name in zip(axes, ("rfis", "rpd"), strict=True):
+        values = maps.mean(name).mean(axis=1)
+        image = panels.map_panel(axis, values, name)
+        panels.frequency_axis(axis, maps.inv_freq, target=8)
+        panels.mark_bands(axis, predicted)
+        panels.integer_ticks(axis, maps.layer_index.tolist(), "y", 10)
+        axis.set_title(f"{METRIC_TITLES[name]}, mean over heads", pad=3)
+        panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
+        rows = pd.DataFrame({"layer": maps.layer_index})
+        tables.append(panels.long_maps(values, maps.inv_freq, rows, name))
+    for centre in cluster_centres(bands):
+        axes[1].plot(
+            [centre], [0.0], marker="^", markersize=6, color=panels.OBSERVED, markeredgecolor="white", clip_on=False,
+            transform=axes[1].get_xaxis_transform(), linestyle="none", zorder=5,
+        )  # fmt: skip
+    axes[0].set_ylabel("layer")
+    figure.suptitle(f"{model.title}: {title} (triangles: bands found in RPD)")
+    band_legend(figure, predicted)
+    settings = {"model": model.name, "predicted": predicted, "bands": cluster_centres(bands)}
+    return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
+
+
+def cluster_centres(bands: dict) -> list[float]:
+    """Centres of the band clusters in bands.json, from the highest frequency on."""
+    return sorted(float(cluster["centre"]) for cluster in bands["clusters"])

@@ -1,0 +1,108 @@
+"""Confidence intervals over seeds and samples, and the verdict rules of the claims ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+Verdict = Literal["reproduced", "not_reproduced", "inconclusive", "not_testable"]
+NORMAL_95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with a 95% interval; ``n_seeds`` 0 means that nothing was trained (exact or published weights)."""
+
+    estimate: float
+    low: float
+    high: float
+    n_seeds: int
+
+    def map(self, function) -> Interval:
+        """The interval of a monotonic function of the estimate."""
+        ends = sorted((function(self.low), function(self.high)))
+        return Interval(function(self.estimate), ends[0], ends[1], self.n_seeds)
+
+
+def exact(value: float) -> Interval:
+    """A number without sampling error."""
+    return Interval(float(value), float(value), float(value), 0)
+
+
+def stderr_of(interval: Sequence[float]) -> float:
+    """Standard error that a 95% interval [low, high] of samples stands for (half its width / 1.96)."""
+    return (float(interval[1]) - float(interval[0])) / (2 * NORMAL_95)
+
+
+def combine(values: Sequence[float], sample_errors: Sequence[float]) -> Interval:
+    """Mean over seeds with a 95% interval that holds the spread over seeds and the sampling error.
+
+    Half width: sqrt((t s / sqrt k)^2 + (1.96 e)^2), with k seeds, s their standard deviation, t the quantile of
+    Student's distribution with k - 1 degrees of freedom, e the standard error over samples of the mean of the seeds.
+    Part of s is sampling error already, so the interval is conservative. One seed gives the sampling error alone: the
+    spread over seeds is then unknown, which :func:`verdict` respects.
+    """
+    values, errors = np.asarray(values, dtype=float), np.asarray(sample_errors, dtype=float)
+    if len(values) == 0 or len(values) != len(errors):
+        raise ValueError(f"combine: {len(values)} values and {len(errors)} errors; expected equally many, at least one")
+    if not (np.isfinite(values).all() and np.isfinite(errors).all()):
+        raise ValueError("combine: values and errors must be finite")
+    k = len(values)
+    sampling = NORMAL_95 * np.sqrt(np.sum(errors**2)) / k
+    seeds = stats.t.ppf(0.975, k - 1) * values.std(ddof=1) / np.sqrt(k) if k > 1 else 0.0
+    half = float(np.hypot(seeds, sampling))
+    mean = float(values.mean())
+    return Interval(mean, mean - half, mean + half, k)
+
+
+def wilson(successes: float, n: int) -> tuple[float, float]:
+    """95% Wilson interval of a proportion."""
+    if n <= 0:
+        raise ValueError(f"wilson: n is {n}, expected at least 1")
+    p, z2 = successes / n, NORMAL_95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = NORMAL_95 * np.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return float(max(0.0, centre - half)), float(min(1.0, centre + half))
+
+
+def verdict(interval: Interval, low: float = -np.inf, high: float = np.inf, *, trained: bool = True) -> Verdict:
+    """Compare a 95% interval with the tolerance [low, high].
+
+    ``reproduced`` when it lies inside, ``not_reproduced`` when it lies wholly outside, else ``inconclusive``. A
+    statement about trained models needs at least two seeds, since the interval must hold their spread: with one seed
+    it is ``inconclusive``. Set ``trained=False`` for published weights and exact numbers.
+    """
+    if low > high:
+        raise ValueError(f"verdict: tolerance [{low}, {high}] is empty")
+    if not np.isfinite(interval.estimate) or (trained and interval.n_seeds < 2):
+        return "inconclusive"
+    if interval.low >= low and interval.high <= high:
+        return "reproduced"
+    if interval.low > high or interval.high < low:
+        return "not_reproduced"
+    return "inconclusive"
+
+
+def ranking_verdict(difference: Interval, margin: float = 0.0, *, trained: bool = True) -> Verdict:
+    """A ranking holds when the paired difference lies above ``-margin``, and fails when it lies wholly below it."""
+    if not np.isfinite(difference.estimate) or (trained and difference.n_seeds < 2):
+        return "inconclusive"
+    if difference.low > -margin:
+        return "reproduced"
+    return "not_reproduced" if difference.high < -margin else "inconclusive"
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """Verdict of a statement with several parts: all must hold, one that fails makes the whole fail.
+
+    Parts that could not be tested leave the rest ``inconclusive`` at best, unless none could be tested.
+    """
+    if not verdicts or all(v == "not_testable" for v in verdicts):
+        return "not_testable"
+    if "not_reproduced" in verdicts:
+        return "not_reproduced"
+    return "reproduced" if all(v == "reproduced" for v in verdicts) else "inconclusive"

@@ -1,0 +1,46 @@
+"""Sheets of needle grids (Figures 4 and 15)."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from ..config import HwHModel, HwHScale
+from . import panels
+from .results import Results
+from .selection import ARCHITECTURE_TITLES
+from .style import TEXT_WIDTH, Drawing
+
+
+def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: int, title: str) -> Drawing:
+    """One grid per architecture, mean over seeds, with a shared colour scale from 0 to 100%."""
+    cells = panels.average_cells(results.cells(scale, models))
+    names = list(dict.fromkeys(model.architecture for model in models))
+    columns = min(columns, len(names))
+    rows = int(np.ceil(len(names) / columns))
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(TEXT_WIDTH, 0.9 + 1.75 * rows), layout="constrained", squeeze=False, sharex=True,
+        sharey=True,
+    )  # fmt: skip
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    for position, name in enumerate(names):
+        axis = axes.flat[position]
+        seeds = sum(model.architecture == name for model in models)
+        label = ARCHITECTURE_TITLES.get(name, name) + (f" ({seeds} seeds)" if seeds > 1 else "")
+        image = panels.needle_grid(axis, cells[cells["architecture"] == name], label, scale.length)
+        if position % columns == 0:
+            axis.set_ylabel("depth (%)")
+        if position + columns >= len(names):
+            axis.set_xlabel("context length (tokens)")
+            axis.tick_params(labelbottom=True)
+    panels.colour_bar(figure, image, axes, "accuracy (%)", fraction=0.03, aspect=30)
+    niah = results.preset.evaluation.niah
+    metric, haystack = niah.metric.replace("_", " "), niah.haystack.replace("_", " ")
+    figure.suptitle(
+        f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
+        "white curve: mean over depth, same 0 to 100% scale; dashed: training length",
+        fontsize=8.5,
+    )
+    settings = {"scale": scale.name, "models": [model.name for model in models]}
+    return Drawing(figure, cells.assign(scale=scale.name), settings)

@@ -1,0 +1,118 @@
+"""Which files each figure, each table and the claims ledger read, relative to ``results/<preset>``.
+
+Pure functions of the preset: the workflow takes its rules' inputs from here, and the programs read no other files, so
+the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel
+from . import selection
+
+
+def factor_text(factor: float) -> str:
+    """A probe length as in file names: ``0.5``, ``1``, ``2``."""
+    return f"{factor:g}"
+
+
+def band_file(model: ControlledModel) -> str:
+    """Band of a controlled model."""
+    return f"controlled/{model.name}/band.json"
+
+
+def controlled_probe_file(model: ControlledModel, factor: float = 1.0) -> str:
+    """RFIS and RPD maps of a controlled model at ``factor`` times its training length."""
+    return f"controlled/{model.name}/probe_x{factor_text(factor)}.npz"
+
+
+def pretrained_files(model: PretrainedModel, *names: str) -> list[str]:
+    """Files below the folder of one pretrained model."""
+    return [f"pretrained/{model.name}/{name}" for name in names]
+
+
+def hwh_files(scale: HwHScale, models: list[HwHModel], *names: str) -> list[str]:
+    """Files below the folders of models of one scale."""
+    return [f"hwh/{scale.name}/{model.name}/{name}" for model in models for name in names]
+
+
+def _controlled(models: list[ControlledModel]) -> list[str]:
+    return [path for model in models for path in (band_file(model), controlled_probe_file(model))]
+
+
+def _members(preset: PresetConfig, chosen: list[selection.Condition]) -> list[ControlledModel]:
+    groups = selection.conditions(preset)
+    return [model for condition in chosen for model in groups[condition]]
+
+
+def figure_inputs(preset: PresetConfig, number: int) -> list[str]:
+    """Files that a figure needs. Raises :class:`selection.ReportError` naming the models that the preset lacks."""
+    selection.refuse_if_missing(preset, "figure", number)
+    if number in (2, 7, 9):
+        models = [selection.primary_pretrained(preset)]
+    elif number == 8:
+        models = list(preset.pretrained.models)
+    elif number == 10:
+        models = [selection.pretrained_model(preset, "Llama3.1-8B-Instruct")]
+    elif number in (13, 14):
+        models = [selection.pretrained_model(preset, "Gemma-7B")]
+    elif number == 3:
+        return _controlled(_members(preset, selection.main_conditions(preset)))
+    elif number == 11:
+        return _controlled(_members(preset, list(selection.conditions(preset, True))))
+    elif number == 12:
+        return _controlled(selection.without_norm_and_partners(preset))
+    elif number == 4:
+        scale = selection.scale_for(preset, "1.4B", selection.MAIN_ARCHITECTURES)
+        return hwh_files(scale, selection.models_of(scale, selection.MAIN_ARCHITECTURES), "niah_cells.csv")
+    elif number in (5, 6):
+        names = selection.COMPONENT_ARCHITECTURES if number == 5 else selection.ALLOCATION_ARCHITECTURES
+        scale = selection.scale_for(preset, "380M", names)
+        return hwh_files(scale, selection.models_of(scale, names), "scores.csv", "niah_cells.csv")
+    else:
+        scale = selection.scale_for(preset, "380M")
+        return hwh_files(scale, list(scale.models), "niah_cells.csv")
+    wanted = {
+        2: ("probe.npz", "heads.csv"),
+        7: ("heads.csv",),
+        8: ("heads.csv",),
+        9: ("probe.npz", "bands.json"),
+        10: ("probe.npz", "heads.csv"),
+        13: ("probe.npz", "bands.json"),
+        14: ("probe.npz", "heads.csv"),
+    }[number]
+    return [path for model in models for path in pretrained_files(model, *wanted)]
+
+
+def table_inputs(preset: PresetConfig, number: int) -> list[str]:
+    """Files that a table needs. Raises :class:`selection.ReportError` naming the models that the preset lacks."""
+    selection.refuse_if_missing(preset, "table", number)
+    if number == 3:
+        return [band_file(model) for model in preset.controlled.models]
+    if number == 4:
+        return []
+    if number == 1:
+        return [
+            path
+            for scale in preset.hwh.scales
+            for path in hwh_files(scale, selection.models_of(scale, selection.MAIN_ARCHITECTURES), "scores.csv")
+        ]
+    if number == 2:
+        scale = selection.scale_for(preset, "1.4B")
+        members = selection.models_of(scale, selection.MAIN_ARCHITECTURES)
+        return hwh_files(scale, members, "scores.csv", "niah_cells.csv")
+    names = selection.COMPONENT_ARCHITECTURES if number in (5, 6) else selection.ALLOCATION_ARCHITECTURES
+    scale = selection.scale_for(preset, "380M", names)
+    return hwh_files(scale, selection.models_of(scale, names), "scores.csv")
+
+
+def claims_inputs(preset: PresetConfig) -> list[str]:
+    """Files that the claims ledger reads: every measured result of the preset."""
+    paths = ["synthetic.json"]
+    for model in preset.controlled.models:
+        paths += [band_file(model), f"controlled/{model.name}/metrics.json"]
+    for model in preset.pretrained.models:
+        paths += pretrained_files(model, "probe.npz", "behavior.npz", "heads.csv", "bands.json")
+    for scale in preset.hwh.scales:
+        names = ("metrics.json", "scores.csv", "niah.csv", "niah_cells.csv")
+        paths += hwh_files(scale, list(scale.models), *names)
+    return paths

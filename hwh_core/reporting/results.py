@@ -1,0 +1,168 @@
+"""Reading the files of a preset's results; every file that was read is remembered for the manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel
+from . import requirements
+from .selection import ReportError
+
+HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
+SCORES_COLUMNS = {"scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256"}
+CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
+PROMPT_COLUMNS = {"length", "depth", "sample", "needle_distance", "correct"}
+
+
+@dataclass(frozen=True)
+class Maps:
+    """RFIS and RPD of one model: float arrays [sample, layer, head, frequency] and what belongs to them."""
+
+    rfis: np.ndarray
+    rpd: np.ndarray
+    rfis_initial: np.ndarray | None
+    rpd_initial: np.ndarray | None
+    inv_freq: np.ndarray
+    null: np.ndarray
+    sample_weight: np.ndarray
+    layer_index: np.ndarray
+
+    def mean(self, name: str) -> np.ndarray:
+        """Weighted mean over samples of ``rfis``, ``rpd`` or their ``_initial`` forms: [layer, head, frequency]."""
+        values = getattr(self, name)
+        if values is None:
+            raise ReportError(f"the probe holds no {name}: probe the model at initialisation too")
+        weight = self.sample_weight / self.sample_weight.sum()
+        return np.einsum("n,nlhf->lhf", weight, values.astype(np.float64))
+
+
+class Results:
+    """Files below ``root`` (``results/<preset>``) as the reporting part reads them."""
+
+    def __init__(self, root: str | Path, preset: PresetConfig) -> None:
+        self.root = Path(root)
+        self.preset = preset
+        self._used: dict[str, None] = {}
+
+    @property
+    def used(self) -> list[Path]:
+        """Paths of all files that were read so far."""
+        return [self.root / name for name in self._used]
+
+    def path(self, name: str) -> Path:
+        """Path of a file that must exist, remembered as used. Raises :class:`ReportError` when it is absent."""
+        path = self.root / name
+        if not path.is_file():
+            raise ReportError(f"{path} does not exist; make it with `snakemake {path}` and run this again")
+        self._used[name] = None
+        return path
+
+    def json(self, name: str) -> dict:
+        """A JSON object. Raises :class:`ReportError` when the file is absent or damaged."""
+        path = self.path(name)
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ReportError(f"{path} is not valid JSON ({error}); delete it and run the workflow again") from None
+        if not isinstance(value, dict):
+            raise ReportError(f"{path} holds {type(value).__name__}, expected a JSON object; delete it and run again")
+        return value
+
+    def table(self, name: str, columns: set[str]) -> pd.DataFrame:
+        """A CSV table that has at least ``columns``. Raises :class:`ReportError` otherwise."""
+        path = self.path(name)
+        try:
+            frame = pd.read_csv(path, dtype={"rows_sha256": str})
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise ReportError(f"{path} is no CSV table ({error}); delete it and run the workflow again") from None
+        missing = sorted(columns - set(frame.columns))
+        if missing:
+            raise ReportError(f"{path} lacks the columns {missing}; it was made by another version: make it again")
+        return frame
+
+    def maps(self, name: str) -> Maps:
+        """Probe maps of an ``.npz`` file."""
+        path = self.path(name)
+        try:
+            with np.load(path, allow_pickle=False) as store:
+                data = {key: store[key] for key in store.files}
+        except (ValueError, OSError, EOFError) as error:
+            raise ReportError(f"{path} is no readable probe file ({error}); delete it and run again") from None
+        try:
+            maps = Maps(
+                rfis=data["rfis"],
+                rpd=data["rpd"],
+                rfis_initial=data.get("rfis_initial"),
+                rpd_initial=data.get("rpd_initial"),
+                inv_freq=data["inv_freq"].astype(np.float64),
+                null=data["null"].astype(np.float64),
+                sample_weight=data["sample_weight"].astype(np.float64),
+                layer_index=data["layer_index"].astype(int),
+            )
+        except KeyError as error:
+            raise ReportError(f"{path} lacks the array {error}; it was made by another version: make it again") from None
+        if not (np.isfinite(maps.rfis).all() and np.isfinite(maps.rpd).all()):
+            raise ReportError(f"{path} holds values that are not finite; probe the model again")
+        return maps
+
+    # ------------------------------------------------------------------ by model
+
+    def band(self, model: ControlledModel) -> dict:
+        """band.json of a controlled model."""
+        return self.json(requirements.band_file(model))
+
+    def controlled_maps(self, model: ControlledModel, factor: float = 1.0) -> Maps:
+        """Probe maps of a controlled model at ``factor`` times its training length."""
+        return self.maps(requirements.controlled_probe_file(model, factor))
+
+    def pretrained_maps(self, model: PretrainedModel) -> Maps:
+        """Probe maps of a pretrained model."""
+        return self.maps(f"pretrained/{model.name}/probe.npz")
+
+    def heads(self, model: PretrainedModel) -> pd.DataFrame:
+        """heads.csv of a pretrained model: one row a head."""
+        return self.table(f"pretrained/{model.name}/heads.csv", HEADS_COLUMNS)
+
+    def bands(self, model: PretrainedModel) -> dict:
+        """bands.json of a pretrained model."""
+        return self.json(f"pretrained/{model.name}/bands.json")
+
+    def behavior(self, model: PretrainedModel) -> dict[str, np.ndarray]:
+        """behavior.npz of a pretrained model: ``qr`` [sample, layer, head], ``ld`` [sample, layer, head, window, sink]."""
+        path = self.path(f"pretrained/{model.name}/behavior.npz")
+        with np.load(path, allow_pickle=False) as store:
+            return {key: store[key] for key in store.files}
+
+    def _hwh(self, scale: HwHScale, models: list[HwHModel], file: str, columns: set[str]) -> pd.DataFrame:
+        frames = [self.table(f"hwh/{scale.name}/{model.name}/{file}", columns) for model in models]
+        return pd.concat(frames, ignore_index=True)
+
+    def scores(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
+        """Task scores of several models, one below the other; one task must have been run on the same rows in all.
+
+        Raises :class:`ReportError` when a task's ``rows_sha256`` differs between models.
+        """
+        frame = self._hwh(scale, models, "scores.csv", SCORES_COLUMNS)
+        for task, rows in frame.groupby("task"):
+            hashes = rows["rows_sha256"].dropna().unique()
+            if len(hashes) > 1:
+                culprits = rows.drop_duplicates("rows_sha256")["model"].tolist()
+                raise ReportError(
+                    f"task {task!r} of scale {scale.name!r} was run on different rows by {culprits} "
+                    f"(rows_sha256 {[h[:12] for h in hashes]}); evaluate them again on the same rows"
+                )
+        return frame
+
+    def cells(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
+        """Needle grid cells of several models, one below the other."""
+        return self._hwh(scale, models, "niah_cells.csv", CELLS_COLUMNS)
+
+    def prompts(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
+        """Needle prompts of several models, one row a prompt."""
+        frame = self._hwh(scale, models, "niah.csv", PROMPT_COLUMNS | {"architecture", "seed", "model"})
+        return frame.assign(correct=frame["correct"].astype(float))

@@ -1,0 +1,214 @@
+"""Which models of a preset stand in which figure, table and claim: pure functions on the configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel
+from ..scripting import UserError
+
+MAIN_ARCHITECTURES = ("transformer", "gdn", "inter", "hwh_std")
+COMPONENT_ARCHITECTURES = ("hwh_std", "hwh_swa", "hwh_std_r")
+ALLOCATION_ARCHITECTURES = ("hwh_uniform13", "hwh_outer13", "hwh_std")
+ARCHITECTURE_TITLES = {
+    "transformer": "Transformer",
+    "gdn": "GDN",
+    "inter": "Inter",
+    "hwh_std": "HwH-std",
+    "hwh_std_r": "HwH-std-r",
+    "hwh_swa": "HwH-swa",
+    "hwh_uniform13": "HwH 1:3 uniform",
+    "hwh_outer13": "HwH outer 1:3",
+}
+PAPER_LENGTH = 2048
+FIGURE_NUMBERS = tuple(range(2, 16))
+TABLE_NUMBERS = tuple(range(1, 9))
+
+
+class ReportError(UserError):
+    """A figure, a table or the ledger cannot be made; the message names what is missing and the mend."""
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """Controlled models that differ in nothing but the seed."""
+
+    rope_theta: float
+    length: int
+    qk_norm: bool
+
+    @property
+    def title(self) -> str:
+        """Short text for panels and tables."""
+        return f"θ={self.rope_theta:.0e}, L={self.length}".replace("e+0", "e") + ("" if self.qk_norm else ", no QKNorm")
+
+
+def condition_of(model: ControlledModel) -> Condition:
+    """The condition of one controlled model."""
+    return Condition(model.rope_theta, model.length, model.qk_norm)
+
+
+def conditions(preset: PresetConfig, qk_norm: bool | None = None) -> dict[Condition, list[ControlledModel]]:
+    """Controlled models by condition, in the order of the preset; ``qk_norm`` keeps one of the two kinds."""
+    found: dict[Condition, list[ControlledModel]] = {}
+    for model in preset.controlled.models:
+        if qk_norm is None or model.qk_norm == qk_norm:
+            found.setdefault(condition_of(model), []).append(model)
+    return found
+
+
+def base_length(preset: PresetConfig) -> int | None:
+    """The training length at which RoPE bases are compared: 2048 where it was trained, else the most compared one."""
+    with_norm = conditions(preset, qk_norm=True)
+    if not with_norm:
+        return None
+    lengths = {c.length for c in with_norm}
+    if PAPER_LENGTH in lengths:
+        return PAPER_LENGTH
+    return max(lengths, key=lambda length: (len({c.rope_theta for c in with_norm if c.length == length}), -length))
+
+
+def main_conditions(preset: PresetConfig) -> list[Condition]:
+    """Figure 3: both bases at one length, and the lower base at twice that length, as far as they were trained."""
+    length = base_length(preset)
+    if length is None:
+        return []
+    with_norm = conditions(preset, qk_norm=True)
+    at_length = sorted(c for c in with_norm if c.length == length)
+    doubled = [c for c in with_norm if c.length == 2 * length and c.rope_theta == at_length[0].rope_theta]
+    return at_length + doubled
+
+
+def without_norm_and_partners(preset: PresetConfig) -> list[ControlledModel]:
+    """Figure 12: models without QK-norm, each condition after its partner with QK-norm where that was trained."""
+    groups = conditions(preset)
+    chosen: list[ControlledModel] = []
+    for condition in conditions(preset, qk_norm=False):
+        chosen += groups.get(Condition(condition.rope_theta, condition.length, True), []) + groups[condition]
+    return chosen
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+PRETRAINED_FAMILIES = {
+    "Qwen3-4B": ("qwen34b",),
+    "Qwen3-1.7B": ("qwen317b",),
+    "Qwen3-8B": ("qwen38b",),
+    "Llama3.1-8B-Instruct": ("llama318b", "metallama318b"),
+    "Gemma-7B": ("gemma7b",),
+    "SmolLM2-135M": ("smollm2135m",),
+}
+
+
+def pretrained_model(preset: PresetConfig, family: str) -> PretrainedModel | None:
+    """The model of one of :data:`PRETRAINED_FAMILIES`, found by its name without punctuation, or None."""
+    for model in preset.pretrained.models:
+        if any(_plain(model.name).startswith(prefix) for prefix in PRETRAINED_FAMILIES[family]):
+            return model
+    return None
+
+
+def primary_pretrained(preset: PresetConfig) -> PretrainedModel | None:
+    """The model of Figures 2, 7 and 9: Qwen3-4B where the preset has it, else its first pretrained model."""
+    models = preset.pretrained.models
+    return pretrained_model(preset, "Qwen3-4B") or (models[0] if models else None)
+
+
+def architectures_of(scale: HwHScale) -> list[str]:
+    """Architectures of a scale, each once, in the order of the preset."""
+    return list(dict.fromkeys(model.architecture for model in scale.models))
+
+
+def models_of(scale: HwHScale, architectures: Iterable[str]) -> list[HwHModel]:
+    """Models of a scale whose architecture is among ``architectures``, ordered by these, then by seed."""
+    order = list(architectures)
+    chosen = [model for model in scale.models if model.architecture in order]
+    return sorted(chosen, key=lambda model: (order.index(model.architecture), model.seed))
+
+
+def scale_for(preset: PresetConfig, claim_scale: str, architectures: Iterable[str] = ()) -> HwHScale | None:
+    """The scale that stands for one of the paper's.
+
+    The scale with that ``claim_scale`` (380M or 1.4B) if the preset has one, else a scaled-down one, else any; among
+    equals the first that holds all ``architectures``. None when no scale holds them.
+    """
+    wanted = set(architectures)
+    for kind in (claim_scale, "scaled", "none"):
+        for scale in preset.hwh.scales:
+            if scale.claim_scale == kind and wanted <= set(architectures_of(scale)):
+                return scale
+    return None
+
+
+def _need_family(preset: PresetConfig, family: str) -> list[str]:
+    return [] if pretrained_model(preset, family) else [f"pretrained model {family}"]
+
+
+def _need_architectures(preset: PresetConfig, claim_scale: str, architectures: tuple[str, ...]) -> list[str]:
+    if scale_for(preset, claim_scale, architectures):
+        return []
+    best = max((set(architectures_of(s)) & set(architectures) for s in preset.hwh.scales), key=len, default=set())
+    return [f"HwH architecture {name} in one scale" for name in architectures if name not in best]
+
+
+def missing_for_figure(preset: PresetConfig, number: int) -> list[str]:
+    """What the preset lacks for a figure; empty when it can be drawn. Raises :class:`ReportError` for a bad number."""
+    with_norm, without_norm = conditions(preset, True), conditions(preset, False)
+    if number in (2, 7, 9):
+        return [] if primary_pretrained(preset) else ["a pretrained model"]
+    if number in (3, 11):
+        return [] if with_norm else ["a controlled model with qk_norm: true"]
+    if number == 12:
+        return [] if without_norm else ["a controlled model with qk_norm: false"]
+    if number == 4:
+        return _need_architectures(preset, "1.4B", MAIN_ARCHITECTURES)
+    if number == 5:
+        return _need_architectures(preset, "380M", COMPONENT_ARCHITECTURES)
+    if number == 6:
+        return _need_architectures(preset, "380M", ALLOCATION_ARCHITECTURES)
+    if number == 8:
+        return [] if len(preset.pretrained.models) >= 2 else ["a second pretrained model to compare with"]
+    if number == 10:
+        return _need_family(preset, "Llama3.1-8B-Instruct")
+    if number in (13, 14):
+        return _need_family(preset, "Gemma-7B")
+    if number == 15:
+        return [] if scale_for(preset, "380M") else ["an HwH scale"]
+    raise ReportError(f"figure {number} is none of this report's; choose one of {list(FIGURE_NUMBERS)}")
+
+
+def missing_for_table(preset: PresetConfig, number: int) -> list[str]:
+    """What the preset lacks for a table; empty when it can be made. Raises :class:`ReportError` for a bad number."""
+    if number in (1, 2, 4):
+        return [] if preset.hwh.scales else ["an HwH scale"]
+    if number == 3:
+        return [] if preset.controlled.models else ["a controlled model"]
+    if number in (5, 6):
+        return _need_architectures(preset, "380M", COMPONENT_ARCHITECTURES)
+    if number in (7, 8):
+        return _need_architectures(preset, "380M", ALLOCATION_ARCHITECTURES)
+    raise ReportError(f"table {number} is none of this report's; choose one of {list(TABLE_NUMBERS)}")
+
+
+def available_figures(preset: PresetConfig) -> list[int]:
+    """Numbers of all figures that the models of a preset allow."""
+    return [number for number in FIGURE_NUMBERS if not missing_for_figure(preset, number)]
+
+
+def available_tables(preset: PresetConfig) -> list[int]:
+    """Numbers of all tables that the models of a preset allow."""
+    return [number for number in TABLE_NUMBERS if not missing_for_table(preset, number)]
+
+
+def refuse_if_missing(preset: PresetConfig, kind: str, number: int) -> None:
+    """Raise :class:`ReportError` naming what the preset lacks for a ``figure`` or ``table``."""
+    missing = (missing_for_figure if kind == "figure" else missing_for_table)(preset, number)
+    if missing:
+        raise ReportError(
+            f"{kind} {number} cannot be made with preset {preset.preset!r}: it lacks {'; '.join(missing)}; "
+            f"add the models to the preset or use one that has them (targets.{kind}s lists what it can make)"
+        )
