@@ -71,7 +71,9 @@ def main() -> None:
         else:
             head = ["-r run.txt"]
         lines = [f"{name}=={version}" for name, version in sorted(own.items(), key=lambda item: normal(item[0]))]
-        note = f"# Exact versions for {layer}.in; written by requirements/update.py, tried on Python 3.11, 3.12 and 3.13."
+        note = (
+            f"# Exact versions for {layer}.in; written by requirements/update.py, tried on Python 3.11, 3.12 and 3.13."
+        )
         target.write_text("\n".join([note, *head, *lines]) + "\n", encoding="utf-8")
         print(f"{target.name}: {len(lines)} packages")
 

