@@ -1,0 +1,75 @@
+"""lm-eval tasks over rows that lie in memory, built from lm-eval's own task files."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import EvaluationError
+from .rows import Row, TaskRows, task_spec
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import Task
+
+HELD_OUT_TASK = "held_out_articles"
+HELD_OUT_METRICS = ("word_perplexity", "bits_per_byte")
+
+
+def task_config(name: str) -> dict[str, Any]:
+    """lm-eval's own configuration of a task: the YAML file of the installed package, functions resolved.
+
+    The one file is read directly, since lm-eval's index of all tasks takes longer to build than a small evaluation.
+    """
+    import lm_eval
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    spec = task_spec(name)
+    path = Path(lm_eval.__file__).parent / "tasks" / spec.yaml
+    if not path.is_file():
+        raise EvaluationError(f"task {name}: {path} does not exist; lm-eval 0.4.13 is needed (requirements/)")
+    config = load_yaml(path, resolve_func=True)
+    if config.get("task") != name:
+        raise EvaluationError(f"task {name}: {path} defines the task {config.get('task')!r}; lm-eval 0.4.13 is needed")
+    config.pop("tag", None)
+    return config
+
+
+def _build(config: dict[str, Any], split: str, rows: list[Row]) -> Task:
+    """A task over ``rows``. They are handed over in memory: a data set built from a JSON file would go through a
+    cache on disk, and its reader turns texts that look like dates into dates."""
+    from datasets import Dataset, DatasetDict
+    from lm_eval.api.task import ConfigurableTask
+
+    dataset = DatasetDict({split: Dataset.from_list(rows)})
+    config = {**config, "custom_dataset": lambda **_: dataset, "num_fewshot": 0}
+    config.update({"training_split": None, "validation_split": None, "test_split": None, f"{split}_split": split})
+    logger = logging.getLogger("lm_eval.api.task")
+    level = logger.level
+    # It warns that custom data sets take arguments, which ours does not.
+    logger.setLevel(logging.ERROR)
+    try:
+        return ConfigurableTask(config=config)
+    finally:
+        logger.setLevel(level)
+
+
+def build_task(rows: TaskRows) -> Task:
+    """lm-eval's task over the given rows, zero-shot."""
+    return _build(task_config(rows.spec.name), rows.spec.split, rows.rows)
+
+
+def held_out_task(documents: list[Row]) -> Task:
+    """Word perplexity on held-out articles through the same engine; words are counted in the raw text."""
+    config = {
+        "task": HELD_OUT_TASK,
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "text",
+        "metric_list": [
+            {"metric": "word_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
+            {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False},
+        ],
+        "metadata": {"version": 1.0},
+    }
+    return _build(config, "test", [{"text": document["text"]} for document in documents])
