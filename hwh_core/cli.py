@@ -1,7 +1,7 @@
 """The `hwh` command: one module in ``hwh_core/commands`` a subcommand.
 
-A command module offers ``add_parser(subparsers)`` and ``run(args) -> int | None``; the first line of its docstring is its
-help. Only the module of the command that was asked for is imported, so `hwh band` never loads torch.
+A command module offers ``add_parser(subparsers)`` and ``run(args) -> int | None``; the first line of its docstring is
+its help. Only the module of the command that was asked for is imported, so `hwh band` never loads torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a preset needs and this machine lacks: pure functions of the preset, the machine and the files that are there."""
+"""What a preset needs and this machine lacks: pure functions of the preset, the machine and its files."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Write the exact versions in requirements/*.txt anew from the names in requirements/*.in.
 
     python requirements/update.py                 # keep the versions that stand there, add what is new
-    python requirements/update.py --upgrade NAME  # let one package (may be given several times) move to its newest version
+    python requirements/update.py --upgrade NAME  # let one package move to its newest version (may be repeated)
     python requirements/update.py --upgrade-all
 
-pip resolves the versions without installing anything. `gpu`, `slurm` and `dev` are layers over `run`: they never change a
-version of it. torch keeps its public version (2.13.0 stands for its CPU and its CUDA builds), and what its CUDA build
+pip resolves the versions without installing anything. `gpu`, `slurm` and `dev` are layers over `run`: they never change
+a version of it. torch keeps its public version (2.13.0 stands for its CPU and its CUDA builds), and what its CUDA build
 brings is pinned in cuda-constraints.txt, which asks for nothing on its own.
 """
 

@@ -1,0 +1,97 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def _shape() -> dict[str, Any]:
+    return {
+        "num_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 80,
+        "attention_head_dim": 16,
+        "gate": False,
+    }
+
+
+def _training() -> dict[str, Any]:
+    return {
+        "steps": 4,
+        "tokens_per_step": 128,
+        "warmup_steps": 1,
+        "optimizer": {"kind": "adamw", "learning_rate": 0.001},
+        "precision": "float32",
+        "checkpoint_every_steps": 2,
+    }
+
+
+@pytest.fixture
+def minimal_preset() -> dict[str, Any]:
+    """The least complete preset, as plain data that a test may change."""
+    return {
+        "preset": "minimal",
+        "description": "Least preset of the tests.",
+        "seed": 0,
+        "data": {
+            "sources": [{"kind": "files", "name": "prose", "paths": ["text/*.txt"], "license": "CC0-1.0"}],
+            "minimum_bytes": 1000,
+            "held_out_fraction": 0.1,
+            "held_out_prose_source": "prose",
+        },
+        "tokenizers": [{"kind": "bpe", "name": "bpe512", "vocab_size": 512, "training_bytes": 1000}],
+        "controlled": {
+            "tokenizer": "bpe512",
+            "shape": _shape(),
+            "training": _training(),
+            "models": [{"name": "base", "rope_theta": 10000.0, "length": 32, "qk_norm": True, "seed": 0}],
+            "probe": {"num_samples": 2, "num_queries": 4, "eval_length_factors": [0.5, 1.0, 2.0]},
+        },
+        "band": {},
+        "pretrained": {
+            "models": [],
+            "probe": {"length": 32, "num_samples": 2, "num_queries": 4},
+            "behavior": {
+                "length": 32,
+                "num_samples": 2,
+                "num_queries": 4,
+                "windows": [8],
+                "sinks": [1],
+                "default_window": 8,
+                "default_sinks": 1,
+                "samples": "synthetic",
+            },
+        },
+        "hwh": {
+            "scales": [
+                {
+                    "name": "tiny",
+                    "claim_scale": "none",
+                    "tokenizer": "bpe512",
+                    "length": 32,
+                    "qk_norm": True,
+                    "shape": {**_shape(), "gate": True, "gdn_head_dim": 16},
+                    "training": _training(),
+                    "models": [{"name": "hwh_std_s0", "architecture": "hwh_std", "seed": 0}],
+                }
+            ]
+        },
+        "evaluation": {
+            "rows": {"kind": "files", "path": "rows"},
+            "tasks": [{"name": "piqa"}],
+            "held_out_perplexity": {"max_documents": 2, "max_bytes": 1000, "window": 32},
+            "niah": {
+                "variant": "single_2",
+                "haystack": "held_out_prose",
+                "lengths": [64],
+                "depths": [0, 100],
+                "samples_per_cell": 1,
+                "max_new_tokens": 8,
+                "metric": "teacher_forced_exact",
+            },
+            "batch_tokens": 128,
+        },
+        "targets": {"figures": [3], "tables": [3, 4]},
+    }

@@ -1,0 +1,190 @@
+"""The schema of presets: mistakes end in one sentence that names file and key, and files mean what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).resolve().parents[1]
+PRESETS = sorted((ROOT / "config").glob("*.yaml"))
+
+
+def set_key(data: dict, path: str, value: object) -> None:
+    """Set ``a.b.0.c`` in nested dicts and lists."""
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        data = data[part]
+    data[last] = value
+
+
+def refusal(data: dict) -> str:
+    with pytest.raises(ConfigError) as caught:
+        validate_preset(data, "my.yaml")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("my.yaml: ")
+    return message
+
+
+def test_minimal_preset_is_accepted(minimal_preset):
+    preset = validate_preset(minimal_preset, "my.yaml")
+    assert preset.band.prominence == 0.15
+    assert preset.hwh.scales[0].models[0].rope_theta == 10000.0
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("sedd", "sedd"),
+        ("data.minimun_bytes", "data.minimun_bytes"),
+        ("data.sources.0.licence", "data.sources.0.files.licence"),
+        ("controlled.training.step", "controlled.training.step"),
+        ("controlled.training.optimizer.lr", "controlled.training.optimizer.lr"),
+        ("controlled.models.0.theta", "controlled.models.0.theta"),
+        ("evaluation.niah.depth", "evaluation.niah.depth"),
+        ("hwh.scales.0.shape.num_layer", "hwh.scales.0.shape.num_layer"),
+    ],
+)
+def test_misspelt_key_is_named(minimal_preset, path, named):
+    set_key(minimal_preset, path, 1)
+    message = refusal(minimal_preset)
+    assert f"unknown key '{named}'" in message
+    assert "config/README.md" in message
+
+
+def test_missing_key_is_named(minimal_preset):
+    del minimal_preset["controlled"]["training"]["steps"]
+    assert "key 'controlled.training.steps' is missing" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("seed", "zero"),
+        ("controlled.models.0.rope_theta", "1e4x"),
+        ("controlled.training.steps", 0),
+        ("controlled.training.steps", -5),
+        ("controlled.training.precision", "float16"),
+        ("data.held_out_fraction", 1.5),
+        ("evaluation.niah.depths.0", 101),
+        ("targets.figures.0", 1),
+        ("hwh.scales.0.claim_scale", "400M"),
+        ("controlled.models.0.name", "../escape"),
+        ("preset", "a/b"),
+    ],
+)
+def test_bad_value_is_named_with_its_key(minimal_preset, path, value):
+    set_key(minimal_preset, path, value)
+    message = refusal(minimal_preset)
+    assert f"key '{path}' = {value!r}" in message
+
+
+@pytest.mark.parametrize("key", ["data.sources", "tokenizers", "controlled.models", "hwh.scales", "hwh.scales.0.models"])
+def test_duplicate_name_is_named(minimal_preset, key):
+    entries = minimal_preset
+    for part in key.split("."):
+        entries = entries[int(part) if part.isdigit() else part]
+    entries.append(dict(entries[0]))
+    message = refusal(minimal_preset)
+    assert repr(entries[0]["name"]) in message
+    assert "unique" in message
+
+
+@pytest.mark.parametrize("key", ["controlled.tokenizer", "hwh.scales.0.tokenizer", "data.held_out_prose_source"])
+def test_unknown_reference_is_named(minimal_preset, key):
+    set_key(minimal_preset, key, "nowhere")
+    assert "'nowhere'" in refusal(minimal_preset)
+
+
+def test_muon_needs_its_learning_rate(minimal_preset):
+    set_key(minimal_preset, "controlled.training.optimizer.kind", "muon_adamw")
+    assert "matrix_learning_rate" in refusal(minimal_preset)
+
+
+def test_several_mistakes_are_counted(minimal_preset):
+    minimal_preset["sedd"] = 1
+    minimal_preset["data"]["minimun_bytes"] = 1
+    assert refusal(minimal_preset).endswith("(1 more)")
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.yaml does not exist"):
+        load_preset(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("content", [b"a: [1", b"\xff\xfe", b"- 1\n- 2\n", b"", b"!!python/object:os.system {}\n"])
+def test_file_that_is_no_preset_is_named(tmp_path, content):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        load_preset(path)
+
+
+def test_values_are_immutable(minimal_preset):
+    preset = validate_preset(minimal_preset, "my.yaml")
+    with pytest.raises(ValueError, match="frozen"):
+        preset.seed = 3
+
+
+def test_schema_file_agrees_with_the_models():
+    stored = json.loads((ROOT / "workflow" / "schemas" / "config.schema.json").read_text(encoding="utf-8"))
+    assert stored == json.loads(json.dumps(json_schema())), "run `python -m hwh_core.config` and commit the schema"
+
+
+def test_schema_refuses_unknown_keys_at_every_level():
+    schema = json_schema()
+    objects = [schema, *schema["$defs"].values()]
+    assert len(objects) > 20
+    assert all(entry["additionalProperties"] is False for entry in objects if entry["type"] == "object")
+
+
+def assert_same(resolved: object, written: object, path: str) -> None:
+    """Every key of the file stands in the resolved preset with the same value and the same type."""
+    if isinstance(written, dict):
+        for key, value in written.items():
+            assert_same(resolved[key], value, f"{path}.{key}")
+    elif isinstance(written, list):
+        assert len(resolved) == len(written), path
+        for index, (left, right) in enumerate(zip(resolved, written, strict=True)):
+            assert_same(left, right, f"{path}.{index}")
+    else:
+        assert resolved == written, path
+        assert type(resolved) is type(written), f"{path}: {written!r} is read as {resolved!r}; write it in that form"
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_preset_file_equals_its_resolved_form(path):
+    written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    preset = load_preset(path)
+    resolved = json.loads(preset.model_dump_json())
+    assert_same(resolved, written, path.name)
+    assert PresetConfig.model_validate(resolved) == preset
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_numbers_are_written_so_that_yaml_reads_numbers(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    bare = re.compile(r"(?<![\w.\"'-])\d+(\.\d*)?[eE][+-]?\d+(?![\w.\"'])")
+    for line in lines:
+        for match in bare.finditer(line.split(" #")[0]):
+            assert isinstance(yaml.safe_load(match.group()), float), f"{path.name}: {match.group()} is text for YAML"
+
+
+def test_the_four_presets_are_there():
+    names = {load_preset(path).preset: path.name for path in PRESETS}
+    expected = {"smoke": "smoke.yaml", "laptop": "config.yaml", "single_gpu": "single_gpu.yaml", "paper": "paper.yaml"}
+    assert expected.items() <= names.items()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner)))
+def test_any_section_of_a_wrong_type_is_refused_in_one_sentence(value):
+    with pytest.raises(ConfigError) as caught:
+        validate_preset({"preset": value, "data": value, "controlled": value}, "my.yaml")
+    assert str(caught.value).startswith("my.yaml: ")

@@ -1,0 +1,186 @@
+"""Code hashes: an edit changes the hash of what runs it and of nothing else, a comment of nothing; and manifests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hwh_core import provenance
+from hwh_core.files import read_json, sha256_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+FILES = {
+    "hwh_core/__init__.py": '"""The package."""\n',
+    "hwh_core/base.py": '"""Base."""\n\n\ndef value():\n    """One."""\n    return 1\n',
+    "hwh_core/middle.py": "from .base import value\n\n\ndef twice():\n    return 2 * value()\n",
+    "hwh_core/lazy.py": "LAZY = 1\n",
+    "hwh_core/unused.py": "UNUSED = 1\n",
+    "hwh_core/sub/__init__.py": "from ..base import value\n",
+    "hwh_core/sub/leaf.py": "import math\n\nLEAF = math.pi\n",
+    "kernels/__init__.py": "",
+    "kernels/fast.py": "FAST = 1\n",
+    "scripts/one.py": "from hwh_core.middle import twice\n\n\ndef main():\n    from hwh_core import lazy\n    print(twice(), lazy)\n",
+    "scripts/two.py": "import hwh_core.sub.leaf\nfrom hwh_kernels import fast\n\nprint(hwh_core.sub.leaf.LEAF, fast)\n",
+    "scripts/three.py": "print(3)\n",
+}
+SCRIPTS = ("scripts/one.py", "scripts/two.py", "scripts/three.py")
+USERS = {
+    "hwh_core/__init__.py": {"scripts/one.py", "scripts/two.py"},
+    "hwh_core/base.py": {"scripts/one.py", "scripts/two.py"},
+    "hwh_core/middle.py": {"scripts/one.py"},
+    "hwh_core/lazy.py": {"scripts/one.py"},
+    "hwh_core/unused.py": set(),
+    "hwh_core/sub/__init__.py": {"scripts/two.py"},
+    "hwh_core/sub/leaf.py": {"scripts/two.py"},
+    "kernels/fast.py": {"scripts/two.py"},
+    "scripts/one.py": {"scripts/one.py"},
+    "scripts/three.py": {"scripts/three.py"},
+}
+
+
+def forget() -> None:
+    """Drop what the process remembers of sources, as a new process would."""
+    for function in (provenance._tree, provenance.syntax_hash, provenance._imports, provenance.code_hash):
+        function.cache_clear()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A small project in place of this one."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "PACKAGES", {"hwh_core": tmp_path / "hwh_core", "hwh_kernels": tmp_path / "kernels"})
+    forget()
+    yield tmp_path
+    forget()
+
+
+def hashes() -> dict[str, str]:
+    forget()
+    return {script: provenance.code_hash(script) for script in SCRIPTS}
+
+
+@pytest.mark.parametrize("edited", sorted(USERS))
+def test_edit_changes_the_hash_of_what_runs_it_and_of_nothing_else(project, edited):
+    before = hashes()
+    with open(project / edited, "a", encoding="utf-8") as stream:
+        stream.write("EDITED = True\n")
+    after = hashes()
+    assert {script for script in SCRIPTS if before[script] != after[script]} == USERS[edited]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    return 1\n", "    # why one\n    return 1\n"),
+        ("    return 1\n", "    return 1  # one\n"),
+        ('    """One."""\n', '    """Another sentence\n    over two lines."""\n'),
+        ('    """One."""\n', ""),
+        ('"""Base."""\n', '"""Other words."""\n\n\n\n'),
+        ("def value():\n", "def value(\n):\n"),
+        ("return 1", "return (1)"),
+    ],
+)
+def test_comment_docstring_and_layout_keep_every_hash(project, old, new):
+    before = hashes()
+    source = project / "hwh_core" / "base.py"
+    text = source.read_text(encoding="utf-8")
+    assert old in text
+    source.write_text(text.replace(old, new), encoding="utf-8")
+    assert hashes() == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return 1", "return 2"),
+        ("return 1", "return 1.0"),
+        ("return 1", "return True"),
+        ("def value", "async def value"),
+        ("    return 1", '    text = """One."""\n    return 1'),
+    ],
+)
+def test_any_change_of_meaning_changes_the_hash(project, old, new):
+    before = hashes()
+    source = project / "hwh_core" / "base.py"
+    source.write_text(source.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    assert hashes()["scripts/one.py"] != before["scripts/one.py"]
+
+
+def test_restored_code_has_its_old_hash(project):
+    before = hashes()
+    source = project / "hwh_core" / "base.py"
+    text = source.read_text(encoding="utf-8")
+    source.write_text("VALUE = 3\n" + text, encoding="utf-8")
+    assert hashes() != before
+    source.write_text(text, encoding="utf-8")
+    assert hashes() == before
+
+
+def test_only_narrows_the_hash(project):
+    def narrowed() -> str:
+        forget()
+        return provenance.code_hash("scripts/one.py", only=("scripts/one.py", "hwh_core/middle.py"))
+
+    before = narrowed()
+    (project / "hwh_core" / "base.py").write_text("def value():\n    return 5\n", encoding="utf-8")
+    assert narrowed() == before
+    (project / "hwh_core" / "middle.py").write_text("def twice():\n    return 2\n", encoding="utf-8")
+    assert narrowed() != before
+
+
+def test_closure_of_the_real_project_knows_its_own_modules():
+    closure = {path.name for path in provenance.import_closure(provenance.ROOT / "hwh_core" / "verification.py")}
+    assert {"verification.py", "config.py", "files.py", "provenance.py", "scripting.py", "__init__.py"} <= closure
+    assert not {"rope.py", "heads.py"} & closure
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x0c\x00"), max_size=40))
+def test_no_comment_changes_the_hash(text):
+    folder = Path(provenance.ROOT) / "hwh_core"
+    source = (folder / "files.py").read_text(encoding="utf-8")
+    tree = provenance._DropDocstrings()
+    plain = provenance.ast.dump(tree.visit(provenance.ast.parse(source)))
+    commented = provenance.ast.dump(tree.visit(provenance.ast.parse(f"{source}\n# {text}\n")))
+    assert plain == commented
+
+
+def test_manifest_records_inputs_settings_code_and_machine(tmp_path):
+    source, artifact = tmp_path / "input.txt", tmp_path / "result.csv"
+    source.write_text("1", encoding="utf-8")
+    artifact.write_text("2", encoding="utf-8")
+    settings = {"band": {"prominence": 0.15}}
+    path = provenance.write_manifest(
+        artifact, inputs=[source], settings=settings, seed=7, started=time.time() - 2, extra={"backend": "torch"},
+        script="requirements/update.py",
+    )  # fmt: skip
+    manifest = read_json(path)
+    assert path.name == "result.csv.manifest.json"
+    assert manifest["artifact"] == "result.csv"
+    assert manifest["sha256"] == sha256_of(artifact)
+    assert manifest["inputs"] == {str(source): sha256_of(source)}
+    assert manifest["settings"] == settings
+    assert manifest["script"] == "requirements/update.py"
+    assert manifest["code_hash"] == provenance.code_hash("requirements/update.py")
+    assert manifest["seed"] == 7
+    assert manifest["backend"] == "torch"
+    assert 2 <= manifest["wall_seconds"] < 60
+    assert manifest["versions"]["numpy"]
+    assert manifest["machine"]["cores"] >= 1
+
+
+def test_manifest_of_a_program_outside_the_project_has_no_code_hash(tmp_path):
+    artifact = tmp_path / "result.csv"
+    artifact.write_text("2", encoding="utf-8")
+    outside = tmp_path / "mine.py"
+    outside.write_text("print()", encoding="utf-8")
+    manifest = read_json(
+        provenance.write_manifest(artifact, inputs=[], settings={}, started=time.time(), script=str(outside))
+    )
+    assert manifest["script"] == "mine.py"
+    assert manifest["code_hash"] is None
