@@ -1,0 +1,158 @@
+"""RFIS and RPD of one sample and one attention layer, averaged over its queries; chooses the fastest path.
+
+Backends: ``torch-eager`` runs on any device, ``torch-compiled`` on a CPU with a C++ compiler, ``reference`` is the
+exact form of :mod:`hwh_kernels.rfis_rpd_reference`. ``auto`` chooses among the first two; ``torch`` means the first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .rfis_rpd_cpu import TILE_ELEMENTS, compile_problem, compiled_tile, compiled_tile_works, eager_tile
+from .rfis_rpd_reference import (
+    Pairing,
+    angles,
+    check_arguments,
+    js_of_removed,
+    num_groups,
+    rfis_rpd_per_query,
+    rotate_pairs,
+    softcapped_difference,
+    split_pairs,
+    visible_keys,
+)
+
+BACKENDS = ("torch-eager", "torch-compiled", "reference")
+
+COMPILE_PAYS_ELEMENTS = 2e9
+"""Heads x queries x keys x groups x 2 metrics above which compiling (about 15 s) is sooner done than eager torch."""
+
+CUDA_TILE_ELEMENTS = 32_000_000
+
+
+def work_elements(heads: int, queries: int, keys: int, groups: int) -> int:
+    """Number of (head, query, key, group, metric) that one call measures."""
+    return 2 * heads * queries * keys * groups
+
+
+def choose_backend(
+    backend: str, device: torch.device | str, elements: float, dtype: torch.dtype = torch.float32
+) -> str:
+    """The backend that ``auto`` or ``torch`` stands for, given the whole work ahead (see :func:`work_elements`).
+
+    Raises ValueError for an unknown name, and for ``torch-compiled`` where it cannot run.
+    """
+    device_type = torch.device(device).type
+    if backend == "torch":
+        return "torch-eager"
+    if backend == "auto":
+        compiles = device_type == "cpu" and dtype == torch.float32 and compile_problem() is None
+        return "torch-compiled" if compiles and elements >= COMPILE_PAYS_ELEMENTS else "torch-eager"
+    if backend not in BACKENDS:
+        raise ValueError(f"backend: {backend!r} is unknown; expected 'auto', 'torch' or one of {BACKENDS}")
+    if backend == "torch-compiled" and (device_type != "cpu" or dtype != torch.float32):
+        raise ValueError(f"backend: torch-compiled needs float32 on a CPU, got {dtype} on {device_type}")
+    return backend
+
+
+def _factors(
+    q: Tensor, k: Tensor, frequencies: int, pairing: Pairing, query_angle: Tensor, key_angle: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Depth-4 factors of c: a [H, 2F, 4, Q] and b [G, 2F, 4, T]; the first F groups are RFIS, the others RPD."""
+    q0, q1 = split_pairs(q, frequencies, pairing)
+    k0, k1 = split_pairs(k, frequencies, pairing)
+    r0, r1 = rotate_pairs(q0, q1, query_angle)
+    s0, s1 = rotate_pairs(k0, k1, key_angle)
+    nothing, nothing_k = torch.zeros_like(q0), torch.zeros_like(k0)
+    a = torch.stack(
+        [torch.cat(pair, dim=-1) for pair in ((r0, r0), (r1, r1), (nothing, -q0), (nothing, -q1))], dim=-2
+    )  # [H, Q, 4, 2F]
+    b = torch.stack(
+        [torch.cat(pair, dim=-1) for pair in ((s0, s0), (s1, s1), (nothing_k, k0), (nothing_k, k1))], dim=-2
+    )
+    return (a * scale).permute(0, 3, 2, 1).contiguous(), b.permute(0, 3, 2, 1).contiguous()
+
+
+def rfis_rpd(
+    q: Tensor,
+    k: Tensor,
+    inv_freq: Tensor,
+    query_positions: Tensor,
+    key_positions: Tensor,
+    *,
+    scaling: float,
+    attention_scaling: float = 1.0,
+    pairing: Pairing = "half",
+    window: int | None = None,
+    key_mask: Tensor | None = None,
+    softcap: float | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """RFIS and RPD (equations 8 to 13), mean over queries, each [H, groups]; groups = F, or F + 1 with partial rotary.
+
+    Arguments as in :func:`hwh_kernels.rfis_rpd_reference.rfis_rpd_per_query`; several samples that share positions and
+    mask may lie one after another along the head dimension of ``q`` and of ``k``. Angles are float32 products of integer
+    positions and frequencies, as models form them (float64 with float64 inputs). Peak memory: some 20 tiles of 4 MB on
+    a CPU, besides H x Q x T logits.
+    """
+    check_arguments(q, k, inv_freq, query_positions, key_positions, pairing)
+    heads, queries, head_dim = q.shape
+    frequencies, keys = inv_freq.numel(), k.shape[1]
+    groups = num_groups(head_dim, frequencies)
+    name = choose_backend(backend, q.device, work_elements(heads, queries, keys, groups), q.dtype)
+    if name == "reference":
+        per_query = rfis_rpd_per_query(
+            q, k, inv_freq, query_positions, key_positions, scaling=scaling, attention_scaling=attention_scaling,
+            pairing=pairing, window=window, key_mask=key_mask, softcap=softcap,
+        )  # fmt: skip
+        return per_query[0].mean(dim=1), per_query[1].mean(dim=1)
+
+    visible = visible_keys(query_positions, key_positions, window, key_mask)
+    a, b = _factors(
+        q, k, frequencies, pairing,
+        angles(query_positions, inv_freq, q.dtype), angles(key_positions, inv_freq, q.dtype),
+        scaling * attention_scaling**2,
+    )  # fmt: skip
+    compiled = name == "torch-compiled" and softcap is None and compiled_tile_works(2 * frequencies)
+    tile_elements = CUDA_TILE_ELEMENTS if q.device.type == "cuda" else TILE_ELEMENTS
+    rows = max(2, min(queries, tile_elements // (2 * frequencies * keys)))
+    result = q.new_zeros(heads, 2 * frequencies)
+    rest_result = q.new_zeros(heads)
+    # Keys after the last one that a block of queries sees are left out: they hold no probability.
+    seen = [(slice(s, s + rows), int(visible[s : s + rows].any(dim=0).nonzero().max()) + 1)
+            for s in range(0, queries, rows)]  # fmt: skip
+    for head in range(heads):
+        key_head = head // (heads // k.shape[0])
+        for part, last in seen:
+            mask = visible[part, :last]
+            a_part, b_part = a[head, :, :, part], b[key_head, :, :, :last]
+            logits = torch.einsum("fcq,fct->qt", a_part[:frequencies, :2], b_part[:frequencies, :2])
+            rest = None
+            if groups > frequencies:
+                rest = scaling * (q[head, part, 2 * frequencies :] @ k[key_head, :last, 2 * frequencies :].T)
+                logits = logits + rest
+            capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+            capped = capped.masked_fill(~mask, -math.inf)
+            p = torch.softmax(capped, dim=-1)
+            if compiled:
+                values = compiled_tile(a_part, b_part, p)
+            else:
+                values = eager_tile(a_part, b_part, p, logits, softcap)
+            result[head] += values.sum(dim=-1)
+            if rest is not None:
+                rest_result[head] += _rest_tile(capped, logits, rest, mask, softcap)
+    result /= queries
+    rfis, rpd = result.split(frequencies, dim=1)
+    if groups > frequencies:
+        # Unrotated dimensions: removing them matters, removing their rotation changes nothing.
+        rfis = torch.cat([rfis, rest_result[:, None] / queries], dim=1)
+        rpd = torch.cat([rpd, torch.zeros_like(rest_result)[:, None]], dim=1)
+    return rfis.contiguous(), rpd.contiguous()
+
+
+def _rest_tile(capped: Tensor, logits: Tensor, rest: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
+    removed = rest if softcap is None else softcapped_difference(logits, rest, softcap)
+    return js_of_removed(torch.log_softmax(capped, dim=-1), removed, mask).sum()
