@@ -57,7 +57,7 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
             if len(values) > 1:
                 axis.plot(
                     [x] * len(values), [v.value for v in values.values()], "o", color="white",
-                    markeredgecolor="black", markersize=3,
+                    markeredgecolor="black", markersize=3, clip_on=False, zorder=5,
                 )  # fmt: skip
             n = sum(v.n for v in values.values())
             rows.append({**row, "percent": mean, "low": low, "high": high, "n": n})

@@ -117,9 +117,9 @@ def marks_legend(figure: Any) -> None:
     labels = [
         "predicted, x*=4.493 (covariance)",
         "predicted, x*=3.657 (Oka et al.)",
-        "observed RPD peak above the null at initialisation, mean over seeds",
+        "observed RPD peak that passed the null at initialisation (mean over seeds)",
     ]
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=6.5)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=6.5)
 
 
 def settings_of(collected: list[ConditionMaps]) -> dict[str, Any]:

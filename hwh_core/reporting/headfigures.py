@@ -72,10 +72,7 @@ def sorted_heads(results: Results, model: PretrainedModel, title: str) -> Drawin
         1, 4, figsize=(TEXT_WIDTH, 4.6), layout="constrained", width_ratios=[0.05, 0.05, 1, 1], sharey=True
     )
     for axis, name in zip(axes[:2], ("qr", "ld"), strict=True):
-        image = panels.strip(axis, heads[name].to_numpy(dtype=float), name)
-        panels.colour_bar(
-            figure, image, axis, METRIC_TITLES[name], location="bottom", fraction=0.05, pad=0.04, aspect=4, shrink=2.2
-        )
+        panels.strip(axis, heads[name].to_numpy(dtype=float), name)
     tables = []
     for axis, name in zip(axes[2:], ("rfis", "rpd"), strict=True):
         values = maps[name][order]

@@ -26,8 +26,7 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
         axis.set_axis_off()
     for position, name in enumerate(names):
         axis = axes.flat[position]
-        seeds = sum(model.architecture == name for model in models)
-        label = ARCHITECTURE_TITLES.get(name, name) + (f" ({seeds} seeds)" if seeds > 1 else "")
+        label = ARCHITECTURE_TITLES.get(name, name)
         image = panels.needle_grid(axis, cells[cells["architecture"] == name], label, scale.length)
         if position % columns == 0:
             axis.set_ylabel("depth (%)")
@@ -36,10 +35,12 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
             axis.tick_params(labelbottom=True)
     panels.colour_bar(figure, image, axes, "accuracy (%)", fraction=0.03, aspect=30)
     niah = results.preset.evaluation.niah
-    metric, haystack = niah.metric.replace("_", " "), niah.haystack.replace("_", " ")
+    metric, haystack = niah.metric.replace("_", " "), niah.haystack.replace("held_out", "held-out").replace("_", " ")
+    seeds = sorted({sum(model.architecture == name for model in models) for name in names})
+    mean = f"mean over {' or '.join(map(str, seeds))} seeds; " if seeds != [1] else ""
     figure.suptitle(
         f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
-        "white curve: mean over depth, same 0 to 100% scale; dashed: training length",
+        f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length",
         fontsize=8.5,
     )
     settings = {"scale": scale.name, "models": [model.name for model in models]}

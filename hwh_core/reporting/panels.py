@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 DISPLAY_GAMMA = 0.5
 DISPLAY_NOTE = "colour ∝ √value, display only"
 OBSERVED = OKABE_ITO["vermillion"]
+MARK_SHARE = 0.16
 OUTLINE = [patheffects.withStroke(linewidth=2.4, foreground="black")]
+THIN_OUTLINE = [patheffects.withStroke(linewidth=2.0, foreground="black")]
 
 
 def periods_of(inv_freq: np.ndarray) -> np.ndarray:
@@ -63,11 +65,13 @@ def frequency_axis(axis: Axes, inv_freq: np.ndarray, periods: bool = True, label
 
 
 def mark_bands(axis: Axes, predicted: dict[str, float], observed: float | None = None) -> None:
-    """Predicted positions as dashed lines, an observed one as a triangle at the lower edge."""
+    """Predicted positions as dashed lines at the upper and lower ends, so that they do not hide the band; an observed
+    one as a triangle at the lower edge."""
     styles = ("--", ":", "-.", (0, (5, 1, 1, 1)))
     for style, (label, index) in zip(styles * 4, predicted.items(), strict=False):
-        line = axis.axvline(index, color="white", linestyle=style, linewidth=1.1, label=label)
-        line.set_path_effects(OUTLINE)
+        for low, high in ((0.0, MARK_SHARE), (1.0 - MARK_SHARE, 1.0)):
+            line = axis.axvline(index, low, high, color="white", linestyle=style, linewidth=1.0, label=label)
+            line.set_path_effects(THIN_OUTLINE)
     if observed is not None and np.isfinite(observed):
         axis.plot(
             [observed], [0.0], marker="^", markersize=6, color=OBSERVED, markeredgecolor="white", clip_on=False,
@@ -91,7 +95,7 @@ def colour_bar(figure: Figure, image: AxesImage, axis: Any, label: str, **option
     from matplotlib.ticker import MaxNLocator
 
     bar = figure.colorbar(image, ax=axis, **{"pad": 0.02, "fraction": 0.06, **options})
-    bar.locator = MaxNLocator(4)
+    bar.locator = MaxNLocator(3)
     bar.update_ticks()
     bar.set_label(label, fontsize=7)
     bar.ax.tick_params(labelsize=6, length=2)
@@ -116,8 +120,9 @@ def strip(axis: Axes, values: np.ndarray, metric: str) -> AxesImage:
     colours = colormaps[COLOUR_MAPS[metric]].with_extremes(bad="0.7")
     finite = values[np.isfinite(values)]
     top = float(np.quantile(finite, 0.99)) if len(finite) else 1.0
-    image = axis.imshow(np.ma.masked_invalid(values)[:, None], cmap=colours, vmin=0.0, vmax=top or 1.0)
-    axis.set_xticks([0], ["QR" if metric == "qr" else "LD"])
+    top = top or 1.0
+    image = axis.imshow(np.ma.masked_invalid(values)[:, None], cmap=colours, vmin=0.0, vmax=top)
+    axis.set_xticks([0], [f"{'QR' if metric == 'qr' else 'LD'}\n0 to\n{top:.2g}"], fontsize=6.5)
     axis.tick_params(length=0)
     return image
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel
+from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel, load_preset, validate_preset
+from ..scripting import load_settings
 from . import requirements
 from .selection import ReportError
 
@@ -39,6 +40,13 @@ class Maps:
             raise ReportError(f"the probe holds no {name}: probe the model at initialisation too")
         weight = self.sample_weight / self.sample_weight.sum()
         return np.einsum("n,nlhf->lhf", weight, values.astype(np.float64))
+
+
+def preset_of(config: str | Path | None, settings: str | None) -> PresetConfig:
+    """The preset from a preset file, or from JSON text or a JSON file; exactly one of the two is given."""
+    if config is not None:
+        return load_preset(config)
+    return validate_preset(load_settings(settings), "--settings")
 
 
 class Results:

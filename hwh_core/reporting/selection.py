@@ -19,7 +19,7 @@ ARCHITECTURE_TITLES = {
     "hwh_std": "HwH-std",
     "hwh_std_r": "HwH-std-r",
     "hwh_swa": "HwH-swa",
-    "hwh_uniform13": "HwH 1:3 uniform",
+    "hwh_uniform13": "HwH uniform 1:3",
     "hwh_outer13": "HwH outer 1:3",
 }
 PAPER_LENGTH = 2048

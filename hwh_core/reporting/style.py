@@ -82,6 +82,9 @@ def write_drawing(drawing: Drawing, prefix: str | Path, results: Results, number
     paths = [prefix.with_name(f"{prefix.name}.{kind}") for kind in ("csv", "png", "pdf")]
     with atomic_write(paths[0]) as temporary:
         drawing.data.to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
+    # The layout is solved once; saving each format would solve it again, which is most of the drawing time.
+    drawing.figure.draw_without_rendering()
+    drawing.figure.set_layout_engine("none")
     for path in paths[1:]:
         kind = path.suffix[1:]
         with atomic_write(path) as temporary:

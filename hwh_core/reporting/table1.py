@@ -1,0 +1,38 @@
+"""Table 1: perplexity and commonsense accuracy of Transformer, GDN, Inter and HwH-std."""
+
+from __future__ import annotations
+
+from .paper_values import TABLE_1_VALUES
+from .results import Results
+from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, models_of
+from .tables import Table
+from .tasktables import LANGUAGE_COLUMNS, LANGUAGE_NOTES, language_cells, seeds_note
+
+
+def make(results: Results) -> Table:
+    """All scales of the preset; rows of the paper whose scale was not run keep the paper's value."""
+    table = Table(1, "Language modelling and commonsense", ["scale", "architecture"], LANGUAGE_COLUMNS)
+    for scale in results.preset.hwh.scales:
+        present = set(architectures_of(scale))
+        models = models_of(scale, MAIN_ARCHITECTURES)
+        if not models:
+            continue
+        scores = results.scores(scale, models)
+        for name in MAIN_ARCHITECTURES:
+            claim_scale = scale.claim_scale if name in present else "none"
+            table.add((scale.name, ARCHITECTURE_TITLES[name]), language_cells(scores, name, claim_scale))
+        table.notes.append(seeds_note(scale))
+    run = {scale.claim_scale for scale in results.preset.hwh.scales}
+    for scale_name, name in dict.fromkeys((key[0], key[1]) for key in TABLE_1_VALUES):
+        if scale_name not in run:
+            empty = results_without_scores()
+            table.add((f"{scale_name} (paper)", ARCHITECTURE_TITLES[name]), language_cells(empty, name, scale_name))
+    table.notes = [*LANGUAGE_NOTES, *table.notes]
+    return table
+
+
+def results_without_scores():
+    """An empty score table: every column of a scale that was not run."""
+    import pandas as pd
+
+    return pd.DataFrame(columns=["architecture", "task", "metric", "seed", "value", "stderr", "n"])

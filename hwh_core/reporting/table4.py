@@ -1,0 +1,93 @@
+"""Table 4: full-attention and local widths by zone, generated from the architectures themselves."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from ..architectures import describe_allocation, full_attention_fraction, layers_of_shape
+from ..config import HwHScale
+from .paper_values import SUMMARY, TABLE_4_VALUES
+from .results import Results
+from .selection import ARCHITECTURE_TITLES, architectures_of
+from .tables import Cell, Table
+
+COLUMNS = ["layers", "FA dims", "local dims", "FA:local", "FA heads", "local heads", "FA position", "FA share of model"]
+INTER_ZONES = {0: "3 of 4 layers", 1: "every 4th layer"}
+
+
+def _ratio(full: int, local: int) -> str:
+    if full == 0:
+        return "local only"
+    if local == 0:
+        return "FA only"
+    ratio = Fraction(local, full)
+    return f"1:{float(ratio):g}"
+
+
+def _heads(rows: list[dict]) -> str:
+    return " + ".join(f"{row['heads']}×{row['head_dim']} {row['kind'].replace('_', ' ')}" for row in rows) or "none"
+
+
+def zones(scale: HwHScale, architecture: str) -> dict[str, dict[str, str]]:
+    """Cell texts by zone; layers of one zone that are alike are one row. Dimensions count Q (K and V have the same)."""
+    rope_theta = next(model.rope_theta for model in scale.models if model.architecture == architecture)
+    shape = scale.shape.model_dump()
+    layers = layers_of_shape(shape, architecture, rope_theta=rope_theta, qk_norm=scale.qk_norm)
+    by_layer: dict[int, list[dict]] = {}
+    for row in describe_allocation(layers):
+        by_layer.setdefault(row["layer"], []).append(row)
+    share = f"{full_attention_fraction(layers):.4f}"
+    found: dict[str, dict[str, str]] = {}
+    members: dict[str, list[int]] = {}
+    for layer, rows in by_layer.items():
+        full = [row for row in rows if row["kind"] == "full_attention"]
+        local = [row for row in rows if row["kind"] != "full_attention"]
+        full_width, local_width = sum(r["width"] for r in full), sum(r["width"] for r in local)
+        zone = INTER_ZONES[int(bool(full))] if architecture == "inter" else rows[0]["zone"]
+        members.setdefault(zone, []).append(layer)
+        position = {"none": "NoPE", "rope": "RoPE"}
+        found[zone] = {
+            "FA dims": str(full_width),
+            "local dims": str(local_width),
+            "FA:local": _ratio(full_width, local_width),
+            "FA heads": _heads(full),
+            "local heads": _heads(local),
+            "FA position": ", ".join(sorted({position[row["position_encoding"]] for row in full})) or "-",
+            "FA share of model": share,
+        }
+    for zone, layers_of_zone in members.items():
+        found[zone]["layers"] = _ranges(layers_of_zone)
+    return found
+
+
+def _ranges(layers: list[int]) -> str:
+    """``0, 2–5, 7`` from a sorted list."""
+    parts: list[list[int]] = []
+    for layer in layers:
+        if parts and layer == parts[-1][1] + 1:
+            parts[-1][1] = layer
+        else:
+            parts.append([layer, layer])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in parts)
+
+
+def make(results: Results) -> Table:
+    """One row per scale, architecture and zone."""
+    table = Table(
+        4, "Allocation of Q/K/V dimensions, generated from the code", ["scale", "architecture", "zone"], COLUMNS
+    )
+    for scale in results.preset.hwh.scales:
+        for name in architectures_of(scale):
+            for zone, texts in zones(scale, name).items():
+                cells = {column: Cell(texts[column]) for column in COLUMNS}
+                paper = TABLE_4_VALUES.get((name, zone))
+                if paper is not None:
+                    cells["FA:local"] = Cell(texts["FA:local"], paper=paper, source=f"{SUMMARY} of section 4.1")
+                table.add((scale.name, ARCHITECTURE_TITLES.get(name, name), zone), cells)
+    table.notes = [
+        "FA: full attention; local: Gated DeltaNet or sliding-window heads. Layers count from 0; K and V have the "
+        "same widths as Q.",
+        "FA share of model: full-attention share of all Q/K/V dimensions; 0.1771 for HwH-std at 24 layers, other "
+        "depths differ because the zones are whole layers.",
+    ]
+    return table

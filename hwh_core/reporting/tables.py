@@ -1,0 +1,165 @@
+"""Tables as data: cells with our number, its interval and the paper's number, written as CSV, Markdown and TeX."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ..files import atomic_write, sha256_of
+from ..provenance import write_manifest
+from .intervals import combine
+
+if TYPE_CHECKING:
+    from .results import Results
+    from .task_scores import SeedValues
+
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: ours (None: not run) with a 95% interval where there is one, and the paper's value where known."""
+
+    ours: float | str | None
+    low: float | None = None
+    high: float | None = None
+    n_seeds: int = 0
+    n: int = 0
+    paper: float | str | None = None
+    source: str = ""
+    digits: int = 2
+
+    def number(self, value: float | str) -> str:
+        """A number with the cell's digits, a text as it is."""
+        return value if isinstance(value, str) else f"{value:.{self.digits}f}"
+
+    @property
+    def text(self) -> str:
+        """``ours [low, high] (paper x)`` with the parts that exist."""
+        if self.ours is None:
+            shown = NOT_RUN
+        else:
+            shown = self.number(self.ours)
+            if self.low is not None and self.high is not None:
+                shown += f" [{self.number(self.low)}, {self.number(self.high)}]"
+        return shown if self.paper is None else f"{shown} (paper {self.number(self.paper)})"
+
+
+@dataclass
+class Table:
+    """A table: ``rows`` are pairs of labels (one a label column) and cells by column title."""
+
+    number: int
+    title: str
+    label_names: list[str]
+    columns: list[str]
+    rows: list[tuple[tuple[str, ...], dict[str, Cell]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, labels: tuple[str, ...], cells: dict[str, Cell]) -> None:
+        """Append a row; columns without a cell are not run. Raises ``ValueError`` for labels or columns unknown."""
+        if len(labels) != len(self.label_names) or not set(cells) <= set(self.columns):
+            raise ValueError(f"table {self.number}: row {labels} with {sorted(cells)} does not fit {self.columns}")
+        self.rows.append((labels, {column: cells.get(column, Cell(None)) for column in self.columns}))
+
+    def long(self) -> pd.DataFrame:
+        """One line per cell: labels, column, ours, ci_low, ci_high, n_seeds, n, paper, paper_source."""
+        lines = [
+            {
+                **dict(zip(self.label_names, labels, strict=True)),
+                "column": column,
+                "ours": NOT_RUN if cell.ours is None else cell.ours,
+                "ci_low": cell.low,
+                "ci_high": cell.high,
+                "n_seeds": cell.n_seeds,
+                "n": cell.n,
+                "paper": cell.paper,
+                "paper_source": cell.source or None,
+            }
+            for labels, cells in self.rows
+            for column, cell in cells.items()
+        ]
+        return pd.DataFrame(lines)
+
+
+def seeds_cell(
+    values: SeedValues, *, digits: int = 2, paper: float | str | None = None, source: str = "", floor: float = 0.0
+) -> Cell:
+    """A cell from values by seed: mean, 95% interval over seeds and rows, counts. Empty values: not run."""
+    if not values:
+        return Cell(None, paper=paper, source=source, digits=digits)
+    interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()])
+    return Cell(
+        interval.estimate,
+        max(floor, interval.low),
+        interval.high,
+        n_seeds=len(values),
+        n=sum(v.n for v in values.values()),
+        paper=paper,
+        source=source,
+        digits=digits,
+    )
+
+
+TEX_SPECIALS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "θ": r"$\theta$", "≤": r"$\le$", "×": r"$\times$",
+    "±": r"$\pm$", "−": r"$-$", "–": "--", "√": r"$\surd$",
+}  # fmt: skip
+
+
+def tex_escape(text: str) -> str:
+    """Text that TeX prints as it stands."""
+    return "".join(TEX_SPECIALS.get(character, character) for character in str(text))
+
+
+def render(table: Table, kind: str, preset: str) -> str:
+    """The table as ``md`` or ``tex``."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # Markdown and TeX, each escaped by its own filter
+    )
+    environment.filters["tex"] = tex_escape
+    environment.filters["md"] = lambda text: str(text).replace("|", "\\|")
+    return environment.get_template(f"table.{kind}.jinja").render(table=table, preset=preset)
+
+
+def write_table_files(table: Table, prefix: str | Path, results: Results, started: float) -> list[Path]:
+    """Write ``prefix`` + .csv, .md, .tex and the manifest of the CSV; return the three paths."""
+    prefix = Path(prefix)
+    paths = [prefix.with_name(f"{prefix.name}.{kind}") for kind in ("md", "tex", "csv")]
+    for path in paths[:2]:
+        with atomic_write(path) as temporary:
+            temporary.write_text(render(table, path.suffix[1:], results.preset.preset), encoding="utf-8")
+    with atomic_write(paths[2]) as temporary:
+        table.long().to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
+    others = {path.name: sha256_of(path) for path in paths[:2]}
+    settings = {"table": table.number, "preset": results.preset.preset, **table.settings}
+    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra={"beside": others})
+    return paths
+
+
+def make_and_write(number: int, results: Results, prefix: str | Path) -> list[Path]:
+    """Make table ``number`` from the files of ``results`` and write it.
+
+    Raises :class:`hwh_core.reporting.selection.ReportError` when the preset lacks its models or a file is missing.
+    """
+    from importlib import import_module
+
+    from .selection import refuse_if_missing
+
+    refuse_if_missing(results.preset, "table", number)
+    started = time.time()
+    table = import_module(f"{__package__}.table{number}").make(results)
+    return write_table_files(table, prefix, results, started)

@@ -1,0 +1,89 @@
+"""Rows of the task-level tables (1, 2 and 5 to 8)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..config import HwHScale
+from . import task_scores
+from .paper_values import SUMMARY, TABLE_1_VALUES
+from .results import Results
+from .selection import ARCHITECTURE_TITLES, models_of, scale_for
+from .tables import Cell, Table, seeds_cell
+
+AVERAGES = ("Avg (8)", "Avg (7)")
+LANGUAGE_COLUMNS = [
+    *(c.title for c in task_scores.LANGUAGE),
+    task_scores.LAMBADA_ACC.title,
+    *(c.title for c in task_scores.COMMONSENSE),
+    *AVERAGES,
+]
+RETRIEVAL_COLUMNS = [*(c.title for c in task_scores.RETRIEVAL), "Avg retrieval"]
+LANGUAGE_NOTES = [
+    "Wiki ppl is lm-eval's wikitext; Held-out ppl is word perplexity on held-out articles of the preset's own text and "
+    "is not WikiText.",
+    "Avg (8): LAMBADA accuracy and the seven tasks, as papers on Gated DeltaNet average; Avg (7): without LAMBADA. The "
+    "paper's 42.78 does not say which tasks it covers, so it stands beside both.",
+    "Accuracies in percent; intervals 95% over rows, and over seeds where there are several.",
+]
+
+
+def language_cells(scores: pd.DataFrame, architecture: str, claim_scale: str) -> dict[str, Cell]:
+    """Perplexities, accuracies and both averages of one architecture."""
+    cells = {}
+    for column in (*task_scores.LANGUAGE, task_scores.LAMBADA_ACC, *task_scores.COMMONSENSE):
+        values = task_scores.column_values(scores, architecture, column)
+        cells[column.title] = _known(values, column.title, architecture, claim_scale)
+    for title, with_lambada in zip(AVERAGES, (True, False), strict=True):
+        values = task_scores.commonsense(scores, architecture, with_lambada)
+        cells[title] = _known(values, title, architecture, claim_scale)
+    return cells
+
+
+def _known(values: task_scores.SeedValues, title: str, architecture: str, claim_scale: str) -> Cell:
+    paper = TABLE_1_VALUES.get((claim_scale, architecture, title))
+    return seeds_cell(values, paper=paper, source=f"{SUMMARY} of Table 1" if paper is not None else "")
+
+
+def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
+    """Real-world retrieval tasks and their mean (only when all six were run)."""
+    cells = {
+        column.title: seeds_cell(task_scores.column_values(scores, architecture, column))
+        for column in task_scores.RETRIEVAL
+    }
+    complete = task_scores.average_values(scores, architecture, task_scores.RETRIEVAL)
+    return {**cells, "Avg retrieval": seeds_cell(complete)}
+
+
+def seeds_note(scale: HwHScale) -> str:
+    """What a scale is, for the notes below a table."""
+    tokens = scale.training.steps * scale.training.tokens_per_step
+    return (
+        f"Scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, context {scale.length}, "
+        f"{tokens / 1e6:,.4g}M training tokens; claim scale: {scale.claim_scale}."
+    )
+
+
+def ablation_language(results: Results, number: int, architectures: tuple[str, ...], title: str) -> Table:
+    """Tables 5 and 7: language modelling and commonsense of ablations."""
+    scale = scale_for(results.preset, "380M", architectures)
+    scores = results.scores(scale, models_of(scale, architectures))
+    table = Table(number, title, ["scale", "architecture"], LANGUAGE_COLUMNS)
+    for name in architectures:
+        cells = language_cells(scores, name, scale.claim_scale)
+        table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), cells)
+    table.notes = [*LANGUAGE_NOTES, seeds_note(scale)]
+    table.settings = {"scale": scale.name}
+    return table
+
+
+def ablation_retrieval(results: Results, number: int, architectures: tuple[str, ...], title: str) -> Table:
+    """Tables 6 and 8: real-world retrieval of ablations."""
+    scale = scale_for(results.preset, "380M", architectures)
+    scores = results.scores(scale, models_of(scale, architectures))
+    table = Table(number, title, ["scale", "architecture"], RETRIEVAL_COLUMNS)
+    for name in architectures:
+        table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), retrieval_cells(scores, name))
+    table.notes = ["Accuracy in percent: the answer is contained in the continuation.", seeds_note(scale)]
+    table.settings = {"scale": scale.name}
+    return table

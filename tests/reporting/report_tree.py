@@ -1,0 +1,419 @@
+"""Results of imagined models with known numbers, written in the layout that the workflow writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hwh_core.config import PresetConfig, validate_preset
+from hwh_core.rope import inverse_frequencies, predicted_index, predicted_period
+
+SHA = "a" * 64
+
+
+def training(steps: int = 10) -> dict:
+    return {
+        "steps": steps,
+        "tokens_per_step": 1024,
+        "warmup_steps": 1,
+        "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
+        "precision": "float32",
+        "checkpoint_every_steps": 5,
+    }
+
+
+def controlled_model(theta: float, length: int, seed: int = 0, qk_norm: bool = True) -> dict:
+    name = f"theta{theta:.0e}-L{length}{'' if qk_norm else '-noqk'}-s{seed}".replace("e+0", "e")
+    return {"name": name, "rope_theta": theta, "length": length, "qk_norm": qk_norm, "seed": seed}
+
+
+def pretrained(name: str, title: str | None = None) -> dict:
+    return {
+        "name": name,
+        "title": title or name,
+        "source": {"kind": "folder", "path": name},
+        "candidate_bands": [{"label": "2K stage", "rope_theta": 100000.0, "length": 2048}],
+    }
+
+
+def scale(
+    architectures: list[str], claim_scale: str = "scaled", name: str = "tiny", seeds: int = 1, length: int = 256
+) -> dict:
+    models = [
+        {"name": f"{a}-s{s}" if seeds > 1 else a, "architecture": a, "seed": s}
+        for a in architectures
+        for s in range(seeds)
+    ]
+    shape = {
+        "num_layers": 8,
+        "hidden_size": 128,
+        "intermediate_size": 320,
+        "attention_head_dim": 16,
+        "gdn_head_dim": 16,
+        "gate": True,
+    }
+    return {
+        "name": name,
+        "claim_scale": claim_scale,
+        "tokenizer": "bpe",
+        "length": length,
+        "qk_norm": True,
+        "shape": shape,
+        "training": training(),
+        "models": models,
+    }
+
+
+MAIN = ["transformer", "gdn", "inter", "hwh_std"]
+ALL = [*MAIN, "hwh_std_r", "hwh_swa", "hwh_uniform13", "hwh_outer13"]
+
+
+def preset(
+    controlled: list[dict] | None = None,
+    models: list[dict] | None = None,
+    scales: list[dict] | None = None,
+    name: str = "laptop",
+) -> PresetConfig:
+    data = {
+        "preset": name,
+        "description": "imagined results",
+        "seed": 0,
+        "data": {
+            "sources": [{"kind": "files", "name": "prose", "paths": ["x.txt"], "license": "CC0"}],
+            "minimum_bytes": 1,
+            "held_out_fraction": 0.1,
+            "held_out_prose_source": "prose",
+        },
+        "tokenizers": [{"kind": "bpe", "name": "bpe", "vocab_size": 512, "training_bytes": 1000}],
+        "controlled": {
+            "tokenizer": "bpe",
+            "shape": {
+                "num_layers": 4,
+                "hidden_size": 64,
+                "intermediate_size": 160,
+                "attention_head_dim": 64,
+                "num_attention_heads": 2,
+                "gate": False,
+            },
+            "training": training(),
+            "models": controlled if controlled is not None else laptop_controlled(),
+            "probe": {"num_samples": 3, "num_queries": 16, "eval_length_factors": [0.5, 1.0, 2.0]},
+        },
+        "band": {},
+        "pretrained": {
+            "models": models if models is not None else [pretrained("smollm2-135m", "SmolLM2-135M-Instruct")],
+            "probe": {"length": 2048, "num_samples": 3, "num_queries": 128},
+            "behavior": {
+                "length": 2048,
+                "num_samples": 3,
+                "num_queries": 128,
+                "windows": [128],
+                "sinks": [4],
+                "default_window": 128,
+                "default_sinks": 4,
+                "samples": "synthetic",
+            },
+        },
+        "hwh": {"scales": scales if scales is not None else [scale(MAIN)]},
+        "evaluation": {
+            "rows": {"kind": "files", "path": "rows"},
+            "tasks": [{"name": "piqa"}],
+            "held_out_perplexity": {"max_documents": 4, "max_bytes": 1000, "window": 256},
+            "niah": {
+                "variant": "single_2",
+                "haystack": "held_out_prose",
+                "lengths": [128, 256, 512, 768],
+                "depths": [0, 50, 100],
+                "samples_per_cell": 4,
+                "max_new_tokens": 8,
+                "metric": "teacher_forced_exact",
+            },
+            "batch_tokens": 1024,
+        },
+        "targets": {"figures": [], "tables": []},
+    }
+    return validate_preset(data, "imagined preset")
+
+
+def laptop_controlled() -> list[dict]:
+    return [
+        *(controlled_model(theta, 256, seed) for theta in (1e4, 1e6) for seed in (0, 1)),
+        controlled_model(1e4, 512),
+        controlled_model(1e4, 256, qk_norm=False),
+    ]
+
+
+# ------------------------------------------------------------------ writers
+
+
+def put_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def put_table(path: Path, frame: pd.DataFrame) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False)
+
+
+def factor_entry(peak: float, eval_length: int, *, verdict: str = "peak", layers: int = 4, **changes: object) -> dict:
+    entry = {
+        "eval_length": eval_length,
+        "peak": peak,
+        "peak_ci": [peak - 0.05, peak + 0.05],
+        "centroid": peak,
+        "rfis_peak": peak + 0.2,
+        "edge": peak + 2.0,
+        "period": 500.0,
+        "prominence": 0.6,
+        "height_over_initial": 4.0,
+        "verdict": verdict,
+        "below_band_ratio": 0.02,
+        "below_band_ratio_initial": 0.3,
+        "layers": [{"layer": i, "peak": peak, "verdict": verdict} for i in range(layers)],
+        "layer_iqr": 0.5,
+        "c8_rate": 1.0,
+        "c8_chance": 0.1,
+        "initial": {"peak": peak + 0.1, "height": 0.01},
+    }
+    return {**entry, **changes}
+
+
+def band(model, peak: float | None = None, drift: float = 0.1, head_dim: int = 64, **changes: object) -> dict:
+    """band.json of one controlled model whose peak lies at ``peak`` (default: where it is predicted)."""
+    peak = predicted_index(head_dim, model.rope_theta, model.length) if peak is None else peak
+    return {
+        "model": model.name,
+        "seed": model.seed,
+        "rope_theta": model.rope_theta,
+        "length": model.length,
+        "qk_norm": model.qk_norm,
+        "head_dim": head_dim,
+        "predicted": {
+            "covariance": predicted_index(head_dim, model.rope_theta, model.length),
+            "oka": predicted_index(head_dim, model.rope_theta, model.length, "oka"),
+            "period": predicted_period(model.length),
+        },
+        "factors": {
+            "0.5": factor_entry(peak - drift, model.length // 2, **changes),
+            "1": factor_entry(peak, model.length, **changes),
+            "2": factor_entry(peak + drift, 2 * model.length, **changes),
+        },
+        "drift": {},
+    }
+
+
+def bump(count: int, peak: float, width: float = 1.2) -> np.ndarray:
+    return np.exp(-(((np.arange(count) - peak) / width) ** 2))
+
+
+def controlled_maps(model, peak: float, layers: int = 4, heads: int = 2, samples: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(model.seed)
+    shape = (samples, layers, heads, 32)
+    noise = lambda: 1 + 0.1 * rng.random(shape)  # noqa: E731
+    base = bump(32, peak) * 0.02 + bump(32, 4, 3) * 0.005
+    tail = np.where(np.arange(32) > peak + 2, 0.004, 0.0)
+    null = 0.5 + 0.4 * bump(32, peak, 3)
+    return {
+        "rfis": ((base + tail) * noise()).astype(np.float32),
+        "rpd": (base * noise()).astype(np.float32),
+        "rfis_initial": (0.001 * noise()).astype(np.float32),
+        "rpd_initial": (0.001 * null * noise()).astype(np.float32),
+        "inv_freq": inverse_frequencies(64, model.rope_theta),
+        "null": null,
+        "sample_weight": np.ones(samples),
+        "layer_index": np.arange(layers),
+    }
+
+
+def write_controlled(root: Path, config: PresetConfig, peaks: dict[str, float] | None = None, **changes: object) -> None:
+    for model in config.controlled.models:
+        shift = 0.1 * model.seed + (0.0 if model.qk_norm else 1.5)
+        peak = (peaks or {}).get(model.name, predicted_index(64, model.rope_theta, model.length) + shift)
+        folder = root / "controlled" / model.name
+        put_json(folder / "band.json", band(model, peak, **changes))
+        put_json(folder / "metrics.json", {"tokens": 819200, "parameters": 200000, "seconds": 30.0})
+        np.savez(folder / "probe_x1.npz", **controlled_maps(model, peak))
+
+
+def write_pretrained(root: Path, config: PresetConfig, layers: int = 12, heads: int = 6, frequencies: int = 32) -> None:
+    """Retrieval heads (RFIS below the band, no RPD there) in the middle layers, positional heads elsewhere."""
+    for model in config.pretrained.models:
+        rng = np.random.default_rng(len(model.name))
+        samples = 3
+        index = [(layer, head) for layer in range(layers) for head in range(heads)]
+        retrieval = {(layers // 2, 0), (layers // 2, 1), (layers // 2 + 1, 2), (layers // 2 - 1, 3)}
+        peak = frequencies * 0.6
+        groups = np.arange(frequencies)
+        rfis = np.zeros((samples, layers, heads, frequencies), np.float32)
+        rpd = np.zeros_like(rfis)
+        rows = []
+        for layer, head in index:
+            noise = 1 + 0.1 * rng.random((samples, frequencies))
+            low = np.where(groups > peak + 1.5, 0.02, 0.001)
+            positional = bump(frequencies, peak) * 0.03 + bump(frequencies, 5, 3) * 0.02
+            is_retrieval = (layer, head) in retrieval
+            rfis[:, layer, head] = (low if is_retrieval else positional + 1e-4) * noise
+            rpd[:, layer, head] = (0.05 * low if is_retrieval else positional) * noise
+            total, positional_total = rfis[:, layer, head].sum(), rpd[:, layer, head].sum()
+            s_ret = float(rfis[:, layer, head][:, groups > peak + 1].sum() / total)
+            rows.append(
+                {
+                    "layer": layer,
+                    "head": head,
+                    "kv_group": head // 3,
+                    "s_ret": s_ret,
+                    "s_ret_lo": s_ret - 0.02,
+                    "s_ret_hi": s_ret + 0.02,
+                    "d_ratio": float(positional_total / total),
+                    "boundary": peak + 1,
+                    "head_class": "retrieval" if s_ret >= 0.5 else "positional",
+                    "qr": float(0.2 + 0.05 * rng.random() if is_retrieval else 0.004 * rng.random()),
+                    "qr_calibrated": 0.0,
+                    "ld": float(0.2 + 0.6 * rng.random()),
+                    "rfis_total": float(total / samples),
+                    "rpd_total": float(positional_total / samples),
+                }
+            )
+        frame = pd.DataFrame(rows)
+        folder = root / "pretrained" / model.name
+        put_table(folder / "heads.csv", frame)
+        np.savez(
+            folder / "probe.npz",
+            rfis=rfis,
+            rpd=rpd,
+            inv_freq=inverse_frequencies(2 * frequencies, 1e5),
+            null=np.ones(frequencies),
+            sample_weight=np.ones(samples),
+            layer_index=np.arange(layers),
+        )
+        qr = frame["qr"].to_numpy().reshape(1, layers, heads) * (1 + 0.05 * rng.random((samples, layers, heads)))
+        ld = frame["ld"].to_numpy().reshape(1, layers, heads, 1, 1) * np.ones((samples, 1, 1, 1, 1))
+        np.savez(folder / "behavior.npz", qr=qr, qr_calibrated=qr, ld=ld, windows=np.array([128]), sinks=np.array([4]))
+        put_json(folder / "bands.json", bands(peak))
+
+
+def bands(peak: float) -> dict:
+    return {"clusters": [{"centre": peak, "layers": [0, 1, 2]}, {"centre": peak - 6, "layers": [3, 4, 5]}]}
+
+
+TASKS = {
+    "lambada_openai": (("perplexity", 60.0), ("acc", 0.30)),
+    "held_out_articles": (("word_perplexity", 40.0),),
+    "piqa": (("acc", 0.6), ("acc_norm", 0.6)),
+    "hellaswag": (("acc", 0.28), ("acc_norm", 0.3)),
+    "winogrande": (("acc", 0.5),),
+    "arc_easy": (("acc", 0.4),),
+    "arc_challenge": (("acc", 0.2), ("acc_norm", 0.24)),
+    "social_iqa": (("acc", 0.35),),
+    "boolq": (("acc", 0.55),),
+    "wikitext": (("word_perplexity", 30.0),),
+    "swde": (("contains", 0.3),),
+    "fda": (("contains", 0.2),),
+    "squad_completion": (("contains", 0.35),),
+}
+
+
+def write_scores(
+    folder: Path, scale, model, shift: float = 0.0, tasks: dict = TASKS, n: int = 400, rows_sha256: str = SHA
+) -> None:
+    rows = []
+    for task, metrics in tasks.items():
+        for metric, value in metrics:
+            ppl = "perplexity" in metric
+            shifted = value * (1 - shift) if ppl else value + shift
+            rows.append(
+                {
+                    "scale": scale.name,
+                    "model": model.name,
+                    "architecture": model.architecture,
+                    "seed": model.seed,
+                    "task": task,
+                    "metric": metric,
+                    "value": shifted,
+                    "stderr": 0.02 * value if ppl else np.sqrt(value * (1 - value) / n),
+                    "n": n,
+                    "num_truncated": 0,
+                    "num_tokens": 1000,
+                    "task_version": 1.0,
+                    "rows_sha256": rows_sha256,
+                    "label": task,
+                }
+            )
+    put_table(folder / "scores.csv", pd.DataFrame(rows))
+
+
+def write_niah(folder: Path, scale, model, config: PresetConfig, accuracy) -> None:
+    """``accuracy(length, depth, distance_to_the_end) -> probability``; prompts are drawn with the model's seed."""
+    niah = config.evaluation.niah
+    rng = np.random.default_rng(model.seed)
+    rows = []
+    for length in niah.lengths:
+        for depth in niah.depths:
+            for sample in range(niah.samples_per_cell):
+                distance = round(length * (1 - depth / 100))
+                rows.append(
+                    {
+                        "scale": scale.name,
+                        "model": model.name,
+                        "architecture": model.architecture,
+                        "seed": model.seed,
+                        "length": length,
+                        "depth": depth,
+                        "sample": sample,
+                        "prompt_tokens": length - 8,
+                        "needle_distance": distance,
+                        "correct": int(rng.random() < accuracy(length, depth, distance)),
+                        "metric": niah.metric,
+                        "haystack": niah.haystack,
+                        "wording": "ruler",
+                    }
+                )
+    frame = pd.DataFrame(rows)
+    put_table(folder / "niah.csv", frame)
+    keys = ["scale", "model", "architecture", "seed", "length", "depth"]
+    cells = frame.groupby(keys).agg(mean=("correct", "mean"), n=("correct", "size")).reset_index()
+    cells["stderr"] = np.sqrt(cells["mean"] * (1 - cells["mean"]) / cells["n"])
+    put_table(folder / "niah_cells.csv", cells)
+
+
+def paper_like_accuracy(architecture: str, length: int):
+    """Needle accuracies in the shape that the paper reports, for a training length."""
+
+    def accuracy(n: int, depth: float, distance: float) -> float:
+        if architecture in ("transformer", "hwh_std_r"):
+            return 1.0 if n <= length else 0.0
+        if architecture == "gdn":
+            return 1.0 if distance <= length else 0.0
+        if architecture in ("inter", "hwh_uniform13"):
+            return 1.0 if n <= 1.5 * length else 0.0
+        return 1.0
+
+    return accuracy
+
+
+def write_hwh(root: Path, config: PresetConfig, shifts: dict[str, float] | None = None, accuracies=None) -> None:
+    for scale_ in config.hwh.scales:
+        for model in scale_.models:
+            folder = root / "hwh" / scale_.name / model.name
+            write_scores(folder, scale_, model, (shifts or {}).get(model.architecture, 0.0) + 0.001 * model.seed)
+            chosen = (accuracies or paper_like_accuracy)(model.architecture, scale_.length)
+            write_niah(folder, scale_, model, config, chosen)
+            put_json(folder / "metrics.json", {"tokens": 204800, "parameters": 1900000, "held_out_loss": 4.7})
+
+
+def write_all(root: Path, config: PresetConfig) -> None:
+    write_controlled(root, config)
+    write_pretrained(root, config)
+    write_hwh(root, config)
+    put_json(root / "synthetic.json", synthetic())
+
+
+def synthetic(error: float = 0.1, correct: float = 1.0) -> dict:
+    return {
+        "bands": [{"name": "planted", "planted": 20.0, "found": 20.0 + error, "error": error}],
+        "heads": {"accuracy": correct, "n": 40, "confusion": {}},
+    }
