@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from pathlib import Path
 
-from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.scripting import load_settings, run
 
 KEYS = ("scale", "model", "evaluation", "seed", "held_out_prose_source")
@@ -31,18 +31,17 @@ def main() -> None:
     # Everything is read from local files; a library that tries the network would wait for it to time out.
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
-    settings = load_settings(arguments.settings)
-    missing = [key for key in KEYS if key not in settings]
-    if missing:
-        raise EvaluationError(f"--settings: key {missing[0]!r} is missing; needed are {', '.join(KEYS)}")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
-    from hwh_core.config import EvaluationConfig
     from hwh_core.evaluation.documents import held_out_prose, perplexity_documents
     from hwh_core.evaluation.rows import load_task_rows
+    from hwh_core.evaluation.settings import evaluation_settings, require
     from hwh_core.files import write_table
     from hwh_core.provenance import write_manifest
 
-    config = EvaluationConfig.model_validate(settings["evaluation"])
+    settings = require(load_settings(arguments.settings), KEYS)
+    config = evaluation_settings(settings["evaluation"])
     perplexity = config.held_out_perplexity
     documents = held_out_prose(arguments.documents, settings["held_out_prose_source"])
     excerpts = perplexity_documents(documents, perplexity.max_documents, perplexity.max_bytes, settings["seed"])

@@ -6,7 +6,6 @@ import argparse
 import time
 from pathlib import Path
 
-from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.scripting import load_settings, run
 
 
@@ -23,20 +22,12 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.time()
 
-    from pydantic import TypeAdapter, ValidationError
-
-    from hwh_core.config import Rows
     from hwh_core.evaluation import extraction
+    from hwh_core.evaluation.settings import require, rows_settings
     from hwh_core.provenance import write_manifest
 
-    settings = load_settings(arguments.settings)
-    for key in ("rows", "tasks"):
-        if key not in settings:
-            raise EvaluationError(f"--settings: key {key!r} is missing; needed are rows, tasks")
-    try:
-        source = TypeAdapter(Rows).validate_python(settings["rows"])
-    except ValidationError as error:
-        raise EvaluationError(f"--settings: rows: {error.errors()[0]['msg']}") from None
+    settings = require(load_settings(arguments.settings), ("rows", "tasks"))
+    source = rows_settings(settings["rows"])
     names = list(settings["tasks"])
     inputs: list[Path] = []
     if source.kind == "pypi":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import EvaluationError
+from .rows import ESSAYS, read_rows
 
 
 def held_out_prose(path: str | Path, source: str) -> list[dict[str, Any]]:
@@ -17,6 +18,11 @@ def held_out_prose(path: str | Path, source: str) -> list[dict[str, Any]]:
     if not documents:
         raise EvaluationError(f"held_out_prose_source: {path} has no documents of the source {source!r}")
     return documents
+
+
+def essay_texts(folder: str | Path) -> list[str]:
+    """Texts of the essays that RULER hides its needles in, from a folder of evaluation rows."""
+    return [row["text"] for row in read_rows(Path(folder) / f"{ESSAYS}.jsonl")]
 
 
 def excerpt(text: str, max_bytes: int) -> str:

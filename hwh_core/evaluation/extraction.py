@@ -16,10 +16,7 @@ from typing import Any
 
 from ..files import atomic_directory, write_json
 from .errors import EvaluationError
-from .rows import Row, check_rows, read_rows, rows_sha256, task_spec
-
-#: Haystack of RULER's essay needles; needed by ``niah.haystack: essays`` only.
-ESSAYS = "niah_essays"
+from .rows import ESSAYS, Row, check_rows, read_rows, rows_sha256, task_spec
 
 
 def _arrow_rows(data: bytes) -> list[Row]:

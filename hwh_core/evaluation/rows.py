@@ -1,7 +1,7 @@
 """Evaluation rows: one JSON object a line, in the field layout that lm-eval's task files read.
 
 A folder of rows holds ``<task>.jsonl`` for every task and ``rows.json`` with counts and checksums. Rows are checked
-before anything is scored: lm-eval renders a missing field as an empty string and scores it.
+before anything is scored: lm-eval's own errors name no row, and it scores an empty answer like any other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 from .errors import EvaluationError
 
 Row = dict[str, Any]
+
+#: Rows that are no task: the essays of RULER's haystack, wanted by ``niah.haystack: essays`` only.
+ESSAYS = "niah_essays"
 
 
 @dataclass(frozen=True)

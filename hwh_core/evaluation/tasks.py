@@ -38,9 +38,10 @@ def task_config(name: str) -> dict[str, Any]:
 def _build(config: dict[str, Any], split: str, rows: list[Row]) -> Task:
     """A task over ``rows``. They are handed over in memory: a data set built from a JSON file would go through a
     cache on disk, and its reader turns texts that look like dates into dates."""
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetDict, disable_progress_bars
     from lm_eval.api.task import ConfigurableTask
 
+    disable_progress_bars()
     dataset = DatasetDict({split: Dataset.from_list(rows)})
     config = {**config, "custom_dataset": lambda **_: dataset, "num_fewshot": 0}
     config.update({"training_split": None, "validation_split": None, "test_split": None, f"{split}_split": split})
