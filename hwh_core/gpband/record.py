@@ -41,9 +41,12 @@ def interval(pair: tuple[float, float]) -> list[float | None] | None:
     return None if math.isnan(pair[0]) else [number(pair[0]), number(pair[1])]
 
 
-def predictions(inv_freq: np.ndarray, length: int) -> dict[str, float | None]:
-    """Predicted index by both constants and predicted period (covariance constant) for a training length."""
-    if (inv_freq > 0).sum() < 2:
+def predictions(inv_freq: np.ndarray, length: int | None) -> dict[str, float | None]:
+    """Predicted index by both constants and predicted period (covariance constant) for a training length.
+
+    All None where the length is unknown or nothing is rotated.
+    """
+    if length is None or (inv_freq > 0).sum() < 2:
         return {"covariance": None, "oka": None, "period": None, "period_oka": None}
     return {
         "covariance": rope.predicted_index_on_grid(inv_freq, length, "covariance"),
