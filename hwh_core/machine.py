@@ -102,7 +102,7 @@ def memory_bytes() -> tuple[int | None, int | None]:
     if not info.is_file():
         return None, None
     found = dict(re.findall(r"^(\w+):\s+(\d+) kB$", info.read_text(encoding="ascii"), flags=re.MULTILINE))
-    total, available = int(found["MemTotal"]) * 1024, int(found.get("MemAvailable", found["MemFree"])) * 1024
+    total, available = int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text(encoding="ascii").strip()) != "max":
         total = min(total, int(text))

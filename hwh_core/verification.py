@@ -15,6 +15,8 @@ from .provenance import ROOT, code_hash
 from .scripting import UserError
 
 SUFFIX = ".manifest.json"
+# Sections of a preset whose models have folders of that name below results/<preset>.
+FAMILIES = ("controlled", "pretrained", "hwh")
 
 
 @dataclass
@@ -65,36 +67,49 @@ def _named(tree: Any, name: str) -> Iterator[dict[str, Any]]:
             yield from _named(child, name)
 
 
-def settings_differences(settings: dict[str, Any], preset: dict[str, Any], prefix: str = "") -> list[str]:
-    """Keys of a job's settings that no longer agree with the preset (both as plain JSON data).
-
-    Settings are made of parts of the preset, under the keys that they have there. A key that the preset does not know
-    (something computed by the workflow) is left alone; a group with a ``name`` is compared with the entry of that name.
-    """
+def _differing(value: dict[str, Any], entry: dict[str, Any], path: str) -> list[str]:
+    """Keys that two groups share and in which they differ, as dotted paths."""
     wrong = []
-    for key, value in settings.items():
-        path = f"{prefix}{key}"
-        candidates = list(_nodes(preset, key))
-        if not candidates or value in candidates:
+    for key in value:
+        if key not in entry or value[key] == entry[key]:
             continue
-        if not isinstance(value, dict):
-            wrong.append(path)
-        elif "name" in value:
-            entries = list(_named(preset, value["name"]))
-            if not entries:
-                wrong.append(f"{path}.name")
-            else:
-                wrong += min((_entry_differences(value, entry, preset, path) for entry in entries), key=len)
-        elif any(isinstance(candidate, dict) for candidate in candidates):
-            wrong += settings_differences(value, preset, f"{path}.")
+        if isinstance(value[key], dict) and isinstance(entry[key], dict):
+            wrong += _differing(value[key], entry[key], f"{path}{key}.")
+        else:
+            wrong.append(f"{path}{key}")
     return wrong
 
 
-def _entry_differences(value: dict[str, Any], entry: dict[str, Any], preset: dict[str, Any], path: str) -> list[str]:
-    """Keys of ``value`` that differ from the preset's entry of that name, or, absent there, from the whole preset."""
-    own = [f"{path}.{key}" for key in value if key in entry and value[key] != entry[key]]
-    rest = {key: part for key, part in value.items() if key not in entry}
-    return own + settings_differences(rest, preset, f"{path}.")
+def settings_differences(settings: dict[str, Any], preset: Any, prefix: str = "") -> list[str]:
+    """Keys of a job's settings that no longer agree with the preset or a part of it (both as plain JSON data).
+
+    Settings are made of parts of the preset under the keys that they have there; one that has several places is held
+    against the nearest. A group with a ``name`` is held against the entry of that name, and what such an entry lacks
+    against the rest. A key that the preset does not know (something computed by the workflow) is left alone.
+    """
+    wrong = []
+    for key, value in settings.items():
+        candidates = list(_nodes(preset, key))
+        if value in candidates:
+            continue
+        if not isinstance(value, dict):
+            wrong += [f"{prefix}{key}"] if candidates else []
+            continue
+        path = f"{prefix}{key}."
+        if "name" in value:
+            entries = list(_named(preset, value["name"]))
+            if not entries:
+                wrong.append(f"{path}name")
+                continue
+            nearest = min(entries, key=lambda entry: len(_differing(value, entry, path)))
+            wrong += _differing(value, nearest, path)
+            rest = {part: value[part] for part in value if part not in nearest}
+            wrong += settings_differences(rest, preset, path)
+        elif groups := [candidate for candidate in candidates if isinstance(candidate, dict)]:
+            wrong += min((_differing(value, group, path) for group in groups), key=len)
+        else:
+            wrong += settings_differences(value, preset, path)
+    return wrong
 
 
 class Verifier:
@@ -105,6 +120,7 @@ class Verifier:
         self.manifests = read_manifests(folder)
         if not self.manifests:
             raise UserError(f"no manifest (*{SUFFIX}) lies below {folder}; run the workflow first")
+        self.folder = folder
         self.preset = preset.model_dump(mode="json")
         self.root = root
         self._hashes: dict[Path, str] = {}
@@ -114,6 +130,16 @@ class Verifier:
         if resolved not in self._hashes:
             self._hashes[resolved] = sha256_of(resolved)
         return self._hashes[resolved]
+
+    def _part(self, artifact: Path) -> dict[str, Any]:
+        """The preset without the other families (and scales) than the one in whose folder the artifact lies."""
+        family, *below = artifact.relative_to(self.folder).parts
+        if family not in FAMILIES:
+            return self.preset
+        part = {key: value for key, value in self.preset.items() if key not in FAMILIES or key == family}
+        if family == "hwh":
+            part["hwh"] = {"scales": [scale for scale in part["hwh"]["scales"] if scale["name"] == below[0]]}
+        return part
 
     def _own_reasons(self, artifact: Path, manifest: dict[str, Any]) -> Iterator[str]:
         if not artifact.exists():
@@ -126,7 +152,7 @@ class Verifier:
                 yield f"input {name} is gone"
             elif self._hash(path) != expected:
                 yield f"input {name} has changed"
-        differences = settings_differences(manifest["settings"], self.preset)
+        differences = settings_differences(manifest["settings"], self._part(artifact))
         if differences:
             yield f"settings differ from the preset: {', '.join(differences)}"
         script = manifest["script"]

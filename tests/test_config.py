@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = sorted((ROOT / "config").glob("*.yaml"))
@@ -86,7 +87,9 @@ def test_bad_value_is_named_with_its_key(minimal_preset, path, value):
     assert f"key '{path}' = {value!r}" in message
 
 
-@pytest.mark.parametrize("key", ["data.sources", "tokenizers", "controlled.models", "hwh.scales", "hwh.scales.0.models"])
+@pytest.mark.parametrize(
+    "key", ["data.sources", "tokenizers", "controlled.models", "hwh.scales", "hwh.scales.0.models"]
+)
 def test_duplicate_name_is_named(minimal_preset, key):
     entries = minimal_preset
     for part in key.split("."):

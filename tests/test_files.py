@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
 from hwh_core.files import (
     OutputError,
     atomic_directory,
@@ -41,9 +42,14 @@ def test_file_is_complete_or_absent(tmp_path):
 def test_exception_leaves_the_old_file_and_nothing_else(tmp_path):
     target = tmp_path / "value.txt"
     target.write_text("old", encoding="utf-8")
-    with pytest.raises(RuntimeError, match="stopped"), atomic_write(target) as temporary:
-        temporary.write_text("new", encoding="utf-8")
-        raise RuntimeError("stopped")
+
+    def stopped() -> None:
+        with atomic_write(target) as temporary:
+            temporary.write_text("new", encoding="utf-8")
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        stopped()
     assert target.read_text(encoding="utf-8") == "old"
     assert names(tmp_path) == ["value.txt"]
 
@@ -52,9 +58,14 @@ def test_exception_leaves_the_old_folder_and_nothing_else(tmp_path):
     target = tmp_path / "model"
     target.mkdir()
     (target / "weights").write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="stopped"), atomic_directory(target) as temporary:
-        (temporary / "weights").write_bytes(b"new")
-        raise RuntimeError("stopped")
+
+    def stopped() -> None:
+        with atomic_directory(target) as temporary:
+            (temporary / "weights").write_bytes(b"new")
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        stopped()
     assert (target / "weights").read_bytes() == b"old"
     assert names(tmp_path) == ["model"]
 

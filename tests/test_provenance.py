@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from hwh_core import provenance
-from hwh_core.files import read_json, sha256_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hwh_core import provenance
+from hwh_core.files import read_json, sha256_of
 
 FILES = {
     "hwh_core/__init__.py": '"""The package."""\n',
@@ -21,7 +22,9 @@ FILES = {
     "hwh_core/sub/leaf.py": "import math\n\nLEAF = math.pi\n",
     "kernels/__init__.py": "",
     "kernels/fast.py": "FAST = 1\n",
-    "scripts/one.py": "from hwh_core.middle import twice\n\n\ndef main():\n    from hwh_core import lazy\n    print(twice(), lazy)\n",
+    "scripts/one.py": (
+        "from hwh_core.middle import twice\n\n\ndef main():\n    from hwh_core import lazy\n    print(twice(), lazy)\n"
+    ),
     "scripts/two.py": "import hwh_core.sub.leaf\nfrom hwh_kernels import fast\n\nprint(hwh_core.sub.leaf.LEAF, fast)\n",
     "scripts/three.py": "print(3)\n",
 }
@@ -54,7 +57,9 @@ def project(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    monkeypatch.setattr(provenance, "PACKAGES", {"hwh_core": tmp_path / "hwh_core", "hwh_kernels": tmp_path / "kernels"})
+    monkeypatch.setattr(
+        provenance, "PACKAGES", {"hwh_core": tmp_path / "hwh_core", "hwh_kernels": tmp_path / "kernels"}
+    )
     forget()
     yield tmp_path
     forget()

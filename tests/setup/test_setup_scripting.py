@@ -11,6 +11,7 @@ import textwrap
 import time
 
 import pytest
+
 from hwh_core.config import ConfigError
 from hwh_core.files import OutputError
 from hwh_core.scripting import UserError, load_settings, run
@@ -43,7 +44,10 @@ def test_settings_file_must_hold_an_object(tmp_path):
     [
         (UserError("key a is wrong; mend it"), "error: key a is wrong; mend it\n"),
         (ConfigError("my.yaml: key a"), "error: my.yaml: key a\n"),
-        (OutputError(28, "cannot write x: No space left on device"), "error: cannot write x: No space left on device\n"),
+        (
+            OutputError(28, "cannot write x: No space left on device"),
+            "error: cannot write x: No space left on device\n",
+        ),
     ],
 )
 def test_project_errors_end_in_one_line(capsys, error, line):
