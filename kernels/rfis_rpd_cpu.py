@@ -111,7 +111,8 @@ def compiled_tile(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
     a, b, p = a.contiguous(), b.contiguous(), p.contiguous()
     for tensor, dimensions in ((a, (2,)), (b, (2,)), (p, (0, 1))):
         torch._dynamo.mark_dynamic(tensor, dimensions)
-    result, largest = _compiled_tile()(a, b, p)
+    with torch.no_grad():  # one mode, since a change of mode would compile anew
+        result, largest = _compiled_tile()(a, b, p)
     if not float(largest) <= EXPONENT_LIMIT:
         return eager_tile(a, b, p)
     return result
