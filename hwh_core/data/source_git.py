@@ -1,0 +1,136 @@
+"""Documents of one commit of a git repository, each pinned by sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .documents import check_text, decode_text
+from .errors import DataError
+from .patterns import path_matches
+
+
+def read_manifest(path: Path) -> dict[str, str]:
+    """``{path: sha256}`` of a manifest of ``<sha256>  <path>`` lines (the output of sha256sum); ``#`` starts a comment.
+
+    Raises :class:`DataError` when the file is missing or a line has another form.
+    """
+    if not path.is_file():
+        raise DataError(f"manifest {path} does not exist; it lists '<sha256>  <path>' of each document")
+    entries: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(r"([0-9a-f]{64}) [ *](.+)", line)
+        if match is None:
+            raise DataError(f"manifest {path}, line {number}: expected '<sha256>  <path>', found {line[:60]!r}")
+        entries[match[2]] = match[1]
+    if not entries:
+        raise DataError(f"manifest {path} names no document")
+    return entries
+
+
+def git_documents(source: Any, root: Path, downloads: Path) -> Iterator[dict[str, str]]:
+    """Documents of a ``git`` source: the files of the manifest that fit ``pattern``, by path.
+
+    Only this commit is fetched, into a bare repository below ``downloads``; nothing is checked out. Raises
+    :class:`DataError` when the commit cannot be fetched, a file of the manifest is not in it, its sha256 differs, or
+    it is not UTF-8 or empty.
+    """
+    manifest = read_manifest(root / source.manifest)
+    unfitting = [path for path in manifest if not path_matches(path, source.pattern)]
+    if unfitting:
+        raise DataError(f"source {source.name!r}: manifest {source.manifest} names {unfitting[0]!r}, which does not fit "
+                        f"pattern {source.pattern!r}; correct one of them")  # fmt: skip
+    folder = _fetched_commit(source, downloads)
+    blobs = _blobs(folder, source)
+    missing = [path for path in manifest if path not in blobs]
+    if missing:
+        raise DataError(
+            f"source {source.name!r}: commit {source.commit[:12]} holds no file {missing[0]!r} that manifest "
+            f"{source.manifest} names ({len(missing)} missing); correct commit or manifest"
+        )
+    paths = sorted(manifest)
+    for path, data in zip(paths, _read_blobs(folder, source, [blobs[path] for path in paths]), strict=True):
+        where = f"file {path} of source {source.name!r}"
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != manifest[path]:
+            raise DataError(
+                f"{where}: sha256 is {actual}, but manifest {source.manifest} pins {manifest[path]}; correct the manifest"
+            )
+        text = decode_text(data, where)
+        check_text(text, where)
+        title = PurePosixPath(path).stem
+        yield {"id": f"{source.name}/{path}", "source": source.name, "title": title, "text": text}
+
+
+def _git(arguments: list[str], source: Any, folder: Path | None = None, data: bytes | None = None) -> bytes:
+    if shutil.which("git") is None:
+        raise DataError(f"source {source.name!r} needs the program git, which is not installed; install git")
+    command = ["git", *(["-C", str(folder)] if folder else []), *arguments]
+    # Never ask for a password: a private or misspelt repository must fail, not hang.
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    result = subprocess.run(command, input=data, capture_output=True, env=environment)
+    if result.returncode != 0:
+        message = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+        raise DataError(
+            f"source {source.name!r}: git {arguments[0]} failed for {source.repository} at {source.commit[:12]} "
+            f"({message}); check repository, commit and network"
+        )
+    return result.stdout
+
+
+def _fetched_commit(source: Any, downloads: Path) -> Path:
+    """Bare repository that holds the commit; it gets its final name only when the fetch is complete."""
+    target = downloads / f"git-{source.commit[:12]}.git"
+    if target.is_dir():
+        return target
+    downloads.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".git-", dir=downloads))
+    try:
+        _git(["init", "--quiet", "--bare", str(temporary)], source)
+        try:
+            _git(["fetch", "--quiet", "--depth", "1", "--no-tags", source.repository, source.commit], source, temporary)
+        except DataError:
+            # A server may refuse single commits that no branch ends in: then all branches are needed.
+            _git(["fetch", "--quiet", source.repository, "+refs/heads/*:refs/heads/*"], source, temporary)
+        _git(["cat-file", "-e", f"{source.commit}^{{commit}}"], source, temporary)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def _blobs(folder: Path, source: Any) -> dict[str, str]:
+    """``{path: object name}`` of the regular files of the commit; links and submodules are left out."""
+    listing = _git(["ls-tree", "-r", "-z", "--full-tree", source.commit], source, folder)
+    blobs = {}
+    for entry in filter(None, listing.split(b"\0")):
+        head, _, path = entry.partition(b"\t")
+        mode, kind, name = head.decode().split()
+        if kind == "blob" and mode in ("100644", "100755"):
+            blobs[path.decode("utf-8", "surrogateescape")] = name
+    return blobs
+
+
+def _read_blobs(folder: Path, source: Any, names: list[str]) -> Iterator[bytes]:
+    """Contents of objects, 64 a process: one process an object would be slow, one for all would need much memory."""
+    for begin in range(0, len(names), 64):
+        chunk = names[begin : begin + 64]
+        output = _git(["cat-file", "--batch"], source, folder, "".join(f"{name}\n" for name in chunk).encode())
+        position = 0
+        for name in chunk:
+            end = output.index(b"\n", position)
+            header = output[position:end].split()
+            if len(header) != 3:
+                raise DataError(f"source {source.name!r}: object {name} is missing in {folder}; delete it, fetch anew")
+            size = int(header[2])
+            yield output[end + 1 : end + 1 + size]
+            position = end + 1 + size + 1
