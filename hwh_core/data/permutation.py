@@ -35,7 +35,7 @@ def permute(positions: np.ndarray, size: int, key: tuple[int, ...]) -> np.ndarra
     keys (for example seed and epoch) give unrelated permutations. Raises ValueError for positions out of range.
     """
     positions = np.asarray(positions, dtype=np.int64)
-    if size <= 0 or positions.size and (positions.min() < 0 or positions.max() >= size):
+    if size <= 0 or (positions.size and (positions.min() < 0 or positions.max() >= size)):
         raise ValueError(f"permute: positions must lie in 0 .. {size - 1}")
     if size == 1:
         return np.zeros_like(positions)

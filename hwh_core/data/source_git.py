@@ -47,8 +47,10 @@ def git_documents(source: Any, root: Path, downloads: Path) -> Iterator[dict[str
     manifest = read_manifest(root / source.manifest)
     unfitting = [path for path in manifest if not path_matches(path, source.pattern)]
     if unfitting:
-        raise DataError(f"source {source.name!r}: manifest {source.manifest} names {unfitting[0]!r}, which does not fit "
-                        f"pattern {source.pattern!r}; correct one of them")  # fmt: skip
+        raise DataError(
+            f"source {source.name!r}: manifest {source.manifest} names {unfitting[0]!r}, which does not fit pattern "
+            f"{source.pattern!r}; correct one of them"
+        )
     folder = _fetched_commit(source, downloads)
     blobs = _blobs(folder, source)
     missing = [path for path in manifest if path not in blobs]
@@ -63,7 +65,7 @@ def git_documents(source: Any, root: Path, downloads: Path) -> Iterator[dict[str
         actual = hashlib.sha256(data).hexdigest()
         if actual != manifest[path]:
             raise DataError(
-                f"{where}: sha256 is {actual}, but manifest {source.manifest} pins {manifest[path]}; correct the manifest"
+                f"{where}: sha256 is {actual}, but manifest {source.manifest} pins {manifest[path]}; correct it"
             )
         text = decode_text(data, where)
         check_text(text, where)

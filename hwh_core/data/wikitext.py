@@ -6,7 +6,7 @@ import bz2
 import gzip
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from xml.parsers import expat
 
 from .errors import DataError
@@ -28,13 +28,15 @@ _DROPPED_SECTIONS = {
 _TEXT_TEMPLATES = {
     "lang": 2, "transl": -1, "transliteration": -1, "nowrap": 1, "nobr": 1, "small": 1, "smaller": 1, "big": 1,
     "em": 1, "strong": 1, "abbr": 1, "tooltip": 1, "quote": 1, "cquote": 1, "blockquote": 1, "rquote": 2, "sic": 1,
-    "math": 1, "mvar": 1, "var": 1, "sub": 1, "sup": 1, "smallcaps": 1, "sc": 1, "ipac-en": 0, "okina": 0,
+    "math": 1, "mvar": 1, "var": 1, "sub": 1, "sup": 1, "smallcaps": 1, "sc": 1, "ipac-en": 0,
     "script": 2, "unicode": 1, "nihongo": 1, "visible anchor": 1, "vanchor": 1, "lang-en": 1, "circa": 1, "c.": 1,
     "frac": 0, "val": 1, "chem": 0, "ill": 1, "interlanguage link": 1, "usd": 1, "ussubst": 1, "ship": 2, "uss": 1,
     "hms": 1, "gaps": 1, "formatnum": 1, "bce": 1, "ce": 1, "angle bracket": 1, "not a typo": 1, "text": 1,
 }  # fmt: skip
-_PUNCTUATION_TEMPLATES = {"ndash": "–", "mdash": "—", "spaced ndash": " – ", "snd": " – ", "spnd": " – ", "'": "'",
-                          "=": "=", "!": "|", "nbsp": " ", "dash": " – ", "'s": "'s", "okina": "ʻ", "\"": "\""}  # fmt: skip
+_PUNCTUATION_TEMPLATES = {
+    "ndash": "–", "mdash": "—", "spaced ndash": " – ", "snd": " – ", "spnd": " – ", "dash": " – ", "nbsp": " ",
+    "'": "'", "'s": "'s", '"': '"', "=": "=", "!": "|", "okina": "ʻ",
+}  # fmt: skip
 _UNIT_TEMPLATES = {"convert", "cvt"}
 
 
@@ -97,9 +99,9 @@ class _PageParser:
         self._text.clear()
         self._path.pop()
         text = self._page.get("text", "")
-        if name == "page" and self._page.get("ns", "0") == "0" and "redirect" not in self._page:
-            if not re.match(r"\s*#redirect", text, re.I):
-                self._done.append((self._page.get("title", ""), text))
+        article = name == "page" and self._page.get("ns", "0") == "0" and "redirect" not in self._page
+        if article and not re.match(r"\s*#redirect", text, re.I):
+            self._done.append((self._page.get("title", ""), text))
 
 
 def plain_prose(wikitext: str) -> str:
@@ -126,7 +128,7 @@ def plain_prose(wikitext: str) -> str:
     return _lines(text)
 
 
-def _replace_nested(text: str, opening: str, closing: str, replace: object) -> str:
+def _replace_nested(text: str, opening: str, closing: str, replace: Callable[[str], str]) -> str:
     """Replace every balanced ``opening ... closing``, innermost first, by ``replace(body)``.
 
     One pass with a stack, so that deep nesting costs linear time. Unbalanced openings are removed, their text kept.
@@ -141,7 +143,7 @@ def _replace_nested(text: str, opening: str, closing: str, replace: object) -> s
             pieces.append([])
         elif len(pieces) > 1:
             body = "".join(pieces.pop())
-            pieces[-1].append(replace(body))  # type: ignore[operator]
+            pieces[-1].append(replace(body))
     pieces[-1].append(text[position:])
     return "".join("".join(level) for level in pieces)
 
