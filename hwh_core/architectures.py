@@ -145,7 +145,7 @@ def inter(sizes: Sizes) -> list[LayerSpec]:
 
 
 def hwh_std(sizes: Sizes) -> list[LayerSpec]:
-    """The head-wise hybrid: NoPE full attention beside GDN; 1 : 3 in the middle half, 1 : 7 outside, GDN at the ends."""
+    """The head-wise hybrid: NoPE full attention beside GDN; 1 : 3 in the middle half, 1 : 7 outside, GDN at ends."""
     return allocated(sizes, _standard(sizes))
 
 

@@ -42,7 +42,7 @@ def attend(
 
 
 class AttentionGroup(nn.Module):
-    """One attention head group: hidden states [B, T, hidden_size] -> [B, T, group.width], before the output projection."""
+    """One attention head group: hidden states [B, T, hidden_size] -> [B, T, group.width]; the mixer projects."""
 
     def __init__(self, hidden_size: int, group: HeadGroup, eps: float) -> None:
         super().__init__()

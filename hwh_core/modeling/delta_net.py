@@ -61,7 +61,7 @@ class CausalConvolution(nn.Module):
 
 
 class GatedDeltaNetGroup(nn.Module):
-    """One Gated DeltaNet head group: hidden states [B, T, hidden_size] -> [B, T, group.width], before the projection."""
+    """One Gated DeltaNet head group: hidden states [B, T, hidden_size] -> [B, T, group.width]; the mixer projects."""
 
     def __init__(self, hidden_size: int, group: HeadGroup, eps: float, backend: str = "auto") -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class GatedDeltaNetGroup(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, *, padding: torch.Tensor | None, state: DeltaNetState | None
     ) -> torch.Tensor:
-        """``padding`` [B, T] is True at left padding: there the input is zeroed, and neither decay nor update happens."""
+        """``padding`` [B, T] is True at padding: there the input is zeroed, and neither decay nor update happens."""
         batch, length, _ = hidden_states.shape
         if padding is not None:
             hidden_states = hidden_states.masked_fill(padding[..., None], 0)

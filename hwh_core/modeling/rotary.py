@@ -26,10 +26,10 @@ def cos_sin(inv_freq: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tens
     return angles.cos(), angles.sin()
 
 
-def rotate_half(x: torch.Tensor) -> torch.Tensor:
-    """(x1, x2) -> (-x2, x1) over the two halves of the last dimension."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    # unbind rather than two slices: its backward is one stack, that of slices fills two tensors with zeros and adds.
+    first, second = x.unflatten(-1, (2, -1)).unbind(-2)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def apply_rotary_pos_emb(
@@ -39,9 +39,7 @@ def apply_rotary_pos_emb(
 
     The product is taken in float32 and returned in the dtype of the inputs.
     """
-    cos, sin = cos[:, None], sin[:, None]
-    if q.dtype == torch.float64:
-        cos, sin = cos.double(), sin.double()
-    rotated_q = (q * cos + rotate_half(q) * sin).to(q.dtype)
-    rotated_k = (k * cos + rotate_half(k) * sin).to(k.dtype)
-    return rotated_q, rotated_k
+    half = q.shape[-1] // 2
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    cos, sin = cos[:, None, :, :half].to(dtype), sin[:, None, :, :half].to(dtype)
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)

@@ -1,0 +1,194 @@
+"""One training from settings and token stores to a model folder with its records."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.loader import BatchLoader
+from ..data.store import TokenStore
+from ..files import atomic_directory, atomic_write, read_json, write_json
+from ..modeling import HwHForCausalLM, build_model
+from ..provenance import write_manifest
+from .checkpoint import CheckpointFolder
+from .distributed import Workers, start_workers, stop_workers
+from .flops import model_flops_per_token, model_flops_utilization
+from .settings import TrainSettings, parse_settings, run_fingerprint
+from .trainer import Outcome, Trainer, held_out_loss
+
+HELD_OUT_WINDOWS = 64
+# Windows are drawn with this seed whatever the model's, so that all models of a length are compared on the same text.
+HELD_OUT_SEED = 0
+# Larger stores are taken on the sizes in their index: reading them costs minutes, and a training reads them all day.
+VERIFIED_BYTES = 2**32
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Folders of a run: token stores, tokenizer, outputs, checkpoints."""
+
+    store: Path
+    held_out: Path
+    tokenizer: Path
+    output: Path
+    checkpoints: Path
+
+
+def train(values: dict[str, Any], paths: Paths) -> int:
+    """Train one model; returns the exit code (0, or 128 + signal when stopped on request).
+
+    Writes ``model``, ``initial``, ``train_log.jsonl`` and, last, ``metrics.json`` below ``paths.output``, then deletes
+    the checkpoints. Raises project errors for settings, stores, tokenizers or checkpoints that do not fit.
+    """
+    started = time.time()
+    settings = parse_settings(values)
+    store, held_out = _open_stores(paths)
+    workers = start_workers()
+    try:
+        return _train(settings, paths, store, held_out, workers, started)
+    finally:
+        stop_workers(workers)
+
+
+def _open_stores(paths: Paths) -> tuple[TokenStore, TokenStore]:
+    stores = TokenStore.open(paths.store), TokenStore.open(paths.held_out)
+    for store in stores:
+        store.check_tokenizer(paths.tokenizer)
+        if store.tokens.nbytes <= VERIFIED_BYTES:
+            store.verify()
+    return stores
+
+
+def _train(
+    settings: TrainSettings,
+    paths: Paths,
+    store: TokenStore,
+    held_out: TokenStore,
+    workers: Workers,
+    started: float,
+) -> int:
+    model_settings, training = settings.model, settings.training
+    length = model_settings.length
+    loader = BatchLoader(store, length, training.tokens_per_step // length, model_settings.seed)
+    fingerprint = run_fingerprint(settings, loader.fingerprint, store.vocab_size, workers.world_size)
+    checkpoints = CheckpointFolder(paths.checkpoints, fingerprint, training.keep_checkpoints)
+    model = build_model(
+        model_settings.shape.model_dump(),
+        model_settings.architecture,
+        model_settings.rope_theta,
+        model_settings.qk_norm,
+        length,
+        store.vocab_size,
+        model_settings.seed,
+    )
+    model.config.eos_token_id = model.generation_config.eos_token_id = store.eos_token_id
+    model.config.pad_token_id = model.generation_config.pad_token_id = store.eos_token_id
+
+    if not workers.is_first:
+        outcome = Trainer(model, loader, training, length, checkpoints, workers).run()
+        workers.wait()
+        return outcome.exit_code or 0
+
+    with checkpoints.locked() as waited:
+        if waited and _is_finished(paths.output, fingerprint):
+            print(f"{paths.output} was finished by that training", file=sys.stderr)
+            return 0
+        save_model(model, paths.tokenizer, paths.output / "initial")
+        trainer = Trainer(model, loader, training, length, checkpoints, workers)
+        outcome = trainer.run()
+        if outcome.exit_code is not None:
+            print(f"stopped after step {outcome.rows[-1]['step']}; run it again to go on", file=sys.stderr)
+            workers.wait()
+            return outcome.exit_code
+        held_out_loader = BatchLoader(held_out, length, 1, HELD_OUT_SEED)
+        count = min(HELD_OUT_WINDOWS, held_out_loader.num_windows)
+        windows = BatchLoader(held_out, length, count, HELD_OUT_SEED).batch(0)
+        loss = held_out_loss(model, windows, trainer.micro_rows, trainer.autocast)
+        metrics = _metrics(settings, model, outcome, workers, loss, count) | {"fingerprint": fingerprint}
+        save_model(model, paths.tokenizer, paths.output / "model")
+        with atomic_write(paths.output / "train_log.jsonl") as temporary:
+            shutil.copyfile(checkpoints.log_path, temporary)
+        write_manifest(
+            paths.output / "model",
+            inputs=[paths.store / "index.json", paths.held_out / "index.json", paths.tokenizer],
+            settings=settings.model_dump(mode="json"),
+            seed=model_settings.seed,
+            extra={"fingerprint": fingerprint, "delta_net_backend": metrics["delta_net_backend"]},
+            started=started,
+        )
+        write_json(paths.output / "metrics.json", metrics)
+        checkpoints.remove()
+    workers.wait()
+    return 0
+
+
+def _is_finished(output: Path, fingerprint: dict[str, str]) -> bool:
+    metrics = output / "metrics.json"
+    return metrics.is_file() and read_json(metrics).get("fingerprint") == fingerprint
+
+
+def save_model(model: HwHForCausalLM, tokenizer: Path, folder: Path) -> None:
+    """Write a Hugging Face folder with the tokenizer's files; the folder appears only when it is complete."""
+    with atomic_directory(folder) as temporary:
+        model.save_pretrained(temporary)
+        for file in sorted(tokenizer.iterdir()):
+            if file.is_file():
+                shutil.copyfile(file, temporary / file.name)
+
+
+def _metrics(
+    settings: TrainSettings, model: HwHForCausalLM, outcome: Outcome, workers: Workers, loss: float, windows: int
+) -> dict[str, Any]:
+    config, training = model.config, settings.training
+    flops = model_flops_per_token(
+        config.layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        length=settings.model.length,
+    )
+    cuda = workers.device.type == "cuda"
+    device_name = torch.cuda.get_device_name(workers.device) if cuda else None
+    speed = outcome.tokens_per_second()
+    return {
+        "train_loss": outcome.train_loss(),
+        "held_out_loss": loss,
+        "held_out_windows": windows,
+        "steps": training.steps,
+        "tokens": training.steps * training.tokens_per_step,
+        "tokens_per_second": speed,
+        "flops_per_token": flops,
+        "mfu": model_flops_utilization(flops, speed, device_name, workers.world_size),
+        "peak_memory_bytes": _peak_memory(workers),
+        "parameters": model.num_parameters(),
+        "seconds": outcome.seconds,
+        "device": device_name or "cpu",
+        "devices": workers.world_size,
+        "compiled": outcome.compiled,
+        "delta_net_backend": _delta_net_backend(model, workers),
+    }
+
+
+def _peak_memory(workers: Workers) -> int:
+    if workers.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(workers.device)
+    import resource
+
+    # Linux counts in kibibytes, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _delta_net_backend(model: HwHForCausalLM, workers: Workers) -> str | None:
+    from ..modeling.delta_net import GatedDeltaNetGroup
+
+    for module in model.modules():
+        if isinstance(module, GatedDeltaNetGroup):
+            return "fla" if module.uses_fla(workers.device) else "torch"
+    return None

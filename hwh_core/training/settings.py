@@ -1,0 +1,81 @@
+"""Settings of one training run, and the fingerprint by which a checkpoint is recognised."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..config import ModelShape, Name, PositiveInt, Strict, TrainingConfig
+from ..scripting import UserError
+
+
+class TrainingError(UserError):
+    """A training cannot start, go on or be resumed; the message says why and how to mend it."""
+
+
+class ModelSettings(Strict):
+    """Which model is trained. ``seed`` decides the initial weights and the order of the data."""
+
+    architecture: Name
+    shape: ModelShape
+    rope_theta: float
+    qk_norm: bool
+    length: PositiveInt
+    seed: int
+
+
+class TrainSettings(Strict):
+    """Everything that decides a run besides the token store."""
+
+    model: ModelSettings
+    training: TrainingConfig
+
+
+# These change how often a run is saved, not what it computes.
+_NOT_IN_FINGERPRINT = ("checkpoint_every_steps", "keep_checkpoints")
+
+
+def parse_settings(values: dict[str, Any]) -> TrainSettings:
+    """Check settings; raises :class:`TrainingError` naming the key."""
+    try:
+        settings = TrainSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise TrainingError(f"--settings: key {key!r} = {first.get('input')!r}: {first['msg']}") from None
+    training, length = settings.training, settings.model.length
+    for key in ("tokens_per_step", "micro_batch_tokens"):
+        tokens = getattr(training, key)
+        if tokens is not None and tokens % length:
+            raise TrainingError(
+                f"training.{key} = {tokens} is no multiple of the length {length}; choose a multiple, since a step "
+                "takes whole sequences"
+            )
+    if training.micro_batch_tokens is not None and training.tokens_per_step % training.micro_batch_tokens:
+        raise TrainingError(
+            f"training.micro_batch_tokens = {training.micro_batch_tokens} does not divide tokens_per_step = "
+            f"{training.tokens_per_step}"
+        )
+    if training.warmup_steps >= training.steps:
+        raise TrainingError(
+            f"training.warmup_steps = {training.warmup_steps} must be smaller than steps = {training.steps}"
+        )
+    return settings
+
+
+def run_fingerprint(settings: TrainSettings, data_fingerprint: str, vocab_size: int, world_size: int) -> dict[str, str]:
+    """Named hashes of what a checkpoint depends on: ``config`` and ``data``."""
+    training = settings.training.model_dump(mode="json")
+    for key in _NOT_IN_FINGERPRINT:
+        del training[key]
+    config = {
+        "model": settings.model.model_dump(mode="json"),
+        "training": training,
+        "vocab_size": vocab_size,
+        "world_size": world_size,
+    }
+    text = json.dumps(config, sort_keys=True)
+    return {"config": hashlib.sha256(text.encode()).hexdigest(), "data": data_fingerprint}

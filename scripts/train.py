@@ -1,0 +1,43 @@
+"""Train one model (controlled Transformer or member of the hybrid family) from a token store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from hwh_core.scripting import load_settings, run
+
+
+def main() -> None:
+    """Command line; exits with 128 + signal when stopped by SIGTERM or SIGINT after saving a checkpoint."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Start it with torchrun to train on several GPUs. Given again after a stop, it goes on from the last "
+        "checkpoint.",
+    )
+    parser.add_argument("--settings", required=True, help="JSON text or file: {model: {...}, training: {...}}")
+    parser.add_argument("--store", required=True, type=Path, help="folder of the training token store")
+    parser.add_argument("--held-out", required=True, type=Path, help="folder of the held-out token store")
+    parser.add_argument("--tokenizer", required=True, type=Path, help="folder of the tokenizer of both stores")
+    parser.add_argument("--output", required=True, type=Path, help="folder of model, initial, train_log, metrics")
+    parser.add_argument("--checkpoints", required=True, type=Path, help="folder of checkpoints, deleted at the end")
+    arguments = parser.parse_args()
+    settings = load_settings(arguments.settings)
+
+    from hwh_core.training.run import Paths, train
+
+    paths = Paths(
+        store=arguments.store,
+        held_out=arguments.held_out,
+        tokenizer=arguments.tokenizer,
+        output=arguments.output,
+        checkpoints=arguments.checkpoints,
+    )
+    code = train(settings, paths)
+    if code:
+        sys.exit(code)
+
+
+if __name__ == "__main__":
+    run(main)
