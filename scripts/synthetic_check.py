@@ -45,6 +45,7 @@ def parse_settings(text_or_path: str) -> Settings:
 def measure(q: np.ndarray, k: np.ndarray, inv_freq: np.ndarray, scaling: float) -> tuple[np.ndarray, np.ndarray]:
     """RFIS and RPD [H, F] of q [H, Q, d] and k [H, T, d], by the exact reference in float32."""
     import torch
+
     from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
 
     positions = torch.arange(k.shape[1])

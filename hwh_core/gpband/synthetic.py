@@ -72,7 +72,7 @@ def noise_head(sizes: HeadSizes, rng: np.random.Generator) -> Vectors:
 
 
 def positional_head(sizes: HeadSizes, amplitudes: np.ndarray, phases: np.ndarray) -> Vectors:
-    """Constant q and k whose logit is sum_r a_r cos(w_r (i - j) + phase_r); ``amplitudes``, ``phases`` [F] (radians)."""
+    """Constant q and k whose logit is sum_r a_r cos(w_r (i - j) + phase_r); both [F], radians."""
     if amplitudes.shape != (sizes.groups,) or phases.shape != (sizes.groups,):
         raise BandError(f"amplitudes, phases: expected {sizes.groups} values, got {amplitudes.shape}, {phases.shape}")
     norm = np.sqrt(amplitudes / sizes.scaling)
@@ -142,7 +142,7 @@ class UntrainedLayer:
 def untrained_layer(
     sizes: HeadSizes, inv_freq: np.ndarray, num_heads: int, num_samples: int, seed: int, measure: MapFunction
 ) -> UntrainedLayer:
-    """Draw and measure the noise of ``num_heads`` heads; ``inv_freq`` [F] in radians a position (zeros: no rotation)."""
+    """Draw and measure noise for ``num_heads`` heads; ``inv_freq`` [F] in radians a position (zeros: no rotation)."""
     noise = []
     for sample in range(num_samples):
         rng = np.random.default_rng([seed, sample, 0])
