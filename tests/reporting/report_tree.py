@@ -172,7 +172,13 @@ def factor_entry(peak: float, eval_length: int, *, verdict: str = "peak", layers
         "height_over_initial": 4.0,
         "verdict": verdict,
         "below_band_ratio": 0.02,
+        "below_band_ratio_ci": [0.018, 0.022],
         "below_band_ratio_initial": 0.3,
+        "below_band_over_initial": 0.07,
+        "below_band_over_initial_ci": [0.06, 0.08],
+        "num_samples": 3,
+        "num_layers": layers,
+        "num_layers_with_peak": layers if verdict == "peak" else 0,
         "layers": [{"layer": i, "peak": peak, "verdict": verdict} for i in range(layers)],
         "layer_iqr": 0.5,
         "c8_rate": 1.0,
@@ -202,7 +208,12 @@ def band(model, peak: float | None = None, drift: float = 0.1, head_dim: int = 6
             "1": factor_entry(peak, model.length, **changes),
             "2": factor_entry(peak + drift, 2 * model.length, **changes),
         },
-        "drift": {},
+        "drift": {
+            "shifts": {
+                factor: {"shift": sign * drift, "ci": [sign * drift - 0.05, sign * drift + 0.05], "verdict": "peak"}
+                for factor, sign in (("0.5", -1), ("2", 1))
+            }
+        },
     }
 
 
@@ -296,8 +307,33 @@ def write_pretrained(root: Path, config: PresetConfig, layers: int = 12, heads: 
         put_json(folder / "bands.json", bands(peak))
 
 
-def bands(peak: float) -> dict:
-    return {"clusters": [{"centre": peak, "layers": [0, 1, 2]}, {"centre": peak - 6, "layers": [3, 4, 5]}]}
+def statistic(estimate: float | None, half_width: float = 0.02) -> dict:
+    ci = None if estimate is None else [estimate - half_width, estimate + half_width]
+    return {"estimate": estimate, "ci": ci, "n_heads": 72}
+
+
+def bands(peak: float, **statistics: float | None) -> dict:
+    """bands.json with two clusters 6 groups apart; ``statistics`` replace validation estimates by name."""
+    values = {
+        "auroc_s_ret_top_qr": 0.95,
+        "auroc_distance_gap": 0.3,
+        "pearson_qr_one_minus_ld": 0.1,
+        "low_low_share_third": 0.1,
+        "qr_mass_top": 0.7,
+        "top_heads_in_middle_half": 0.9,
+        **statistics,
+    }
+    return {
+        "clusters": [
+            {"centre": peak - 6, "centre_ci": [peak - 6.1, peak - 5.9], "layers": [3, 4, 5]},
+            {"centre": peak, "centre_ci": [peak - 0.1, peak + 0.1], "layers": [0, 1, 2]},
+        ],
+        "num_clusters_ci": [2.0, 2.0],
+        "largest_gap": 6.0,
+        "largest_gap_ci": [5.8, 6.2],
+        "band": factor_entry(peak, 2048, layers=12, edge_ci=[peak + 1.9, peak + 2.1], c8_rate_ci=[0.9, 1.0]),
+        "validation": {name: statistic(value) for name, value in values.items()},
+    }
 
 
 TASKS = {
@@ -412,8 +448,10 @@ def write_all(root: Path, config: PresetConfig) -> None:
     put_json(root / "synthetic.json", synthetic())
 
 
-def synthetic(error: float = 0.1, correct: float = 1.0) -> dict:
+def synthetic(error: float = 0.1, right: int = 36) -> dict:
+    """synthetic.json of 40 planted bands with one largest error and of 36 planted heads."""
+    recovered = 40 if error <= 0.5 else 39
     return {
-        "bands": [{"name": "planted", "planted": 20.0, "found": 20.0 + error, "error": error}],
-        "heads": {"accuracy": correct, "n": 40, "confusion": {}},
+        "S1": {"n": 40, "recovered": recovered, "rate": recovered / 40, "max_abs_error": error, "tolerance": 0.5},
+        "S2": {"n": 36, "right": right, "rate": right / 36},
     }

@@ -1,0 +1,212 @@
+"""The claims ledger: every claim of the paper with its number, tolerance, interval, verdict and evidence."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import PresetConfig
+from ..files import atomic_write, sha256_of, write_json
+from ..provenance import write_manifest
+from . import (
+    claims_controlled,
+    claims_hybrid,
+    claims_numeric,
+    claims_pretrained,
+    claims_synthetic,
+    requirements,
+    selection,
+)
+from .claim_model import Claim, ClaimRecord, not_testable, record
+from .results import Results
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+CLAIMS: list[Claim] = [
+    *claims_numeric.CLAIMS,
+    *claims_synthetic.CLAIMS,
+    *claims_controlled.CLAIMS,
+    *claims_pretrained.CLAIMS,
+    *claims_hybrid.CLAIMS,
+]
+VERDICTS = ("reproduced", "not_reproduced", "inconclusive", "not_testable")
+SCALE_TITLES = {
+    "N": "arithmetic and definitions",
+    "S": "synthetic heads",
+    "C": "controlled Transformers",
+    "W": "published weights",
+    "M": "hybrid family, 380M",
+    "B": "hybrid family, 1.4B",
+}
+SMOKE_NOTE = "smoke preset: its models are too small to test anything; no claim is read from them"
+
+
+def evaluate(results: Results) -> list[ClaimRecord]:
+    """Test every claim of the registry on the files of ``results``, in the order of the registry.
+
+    Raises :class:`hwh_core.reporting.selection.ReportError` when a file of the preset is missing or damaged: a claim is
+    not testable only because its models are not part of the preset.
+    """
+    records = []
+    for claim in CLAIMS:
+        measured = claim.scale != "N"
+        smoke = results.preset.preset == "smoke"
+        outcome = not_testable(SMOKE_NOTE) if smoke and measured else claim.evaluate(results)
+        records.append(record(claim, outcome))
+    return records
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _ends(ci: list[float | None] | None) -> str:
+    return "" if ci is None else f" [{', '.join('∞' if end is None else _number(end) for end in ci)}]"
+
+
+def ours_text(entry: ClaimRecord, separator: str = "; ") -> str:
+    """Our numbers with their intervals; exact numbers without."""
+    exact = entry.n_seeds == 0 and entry.scale in ("N", "S")
+    if entry.ours is None:
+        return "-"
+    if not isinstance(entry.ours, dict):
+        return _number(entry.ours) + ("" if exact else _ends(entry.ci))
+    ci = entry.ci if isinstance(entry.ci, dict) else {}
+    return separator.join(
+        f"{label}: {_number(value)}{'' if exact else _ends(ci.get(label))}" for label, value in entry.ours.items()
+    )
+
+
+def counts(records: list[ClaimRecord]) -> dict[str, Counter]:
+    """Number of verdicts by scale letter."""
+    found: dict[str, Counter] = {letter: Counter() for letter in SCALE_TITLES}
+    for entry in records:
+        found[entry.scale][entry.verdict] += 1
+    return found
+
+
+def models_tried(results: Results) -> list[dict[str, Any]]:
+    """What was trained: rows of name, kind, parameters, tokens and held-out loss, from each metrics.json."""
+    preset = results.preset
+    names = [(f"controlled/{m.name}", "controlled Transformer") for m in preset.controlled.models]
+    names += [(f"hwh/{s.name}/{m.name}", f"{m.architecture}, scale {s.name}") for s in preset.hwh.scales for m in s.models]
+    rows = []
+    for folder, kind in names:
+        metrics = results.json(f"{folder}/metrics.json")
+        rows.append(
+            {
+                "model": folder,
+                "kind": kind,
+                "parameters": metrics.get("parameters"),
+                "tokens": metrics.get("tokens"),
+                "held_out_loss": metrics.get("held_out_loss"),
+            }
+        )
+    return rows
+
+
+def deviations(preset: PresetConfig) -> list[str]:
+    """In what the preset differs from the paper's protocol: data, sizes, tokens, samples."""
+    lines = [f"Training text: {', '.join(source.name for source in preset.data.sources)} (the paper: FineWeb-Edu)."]
+    shape, training = preset.controlled.shape, preset.controlled.training
+    if preset.controlled.models:
+        tokens = training.steps * training.tokens_per_step
+        lengths = sorted({model.length for model in preset.controlled.models})
+        lines.append(
+            f"Controlled models: {shape.num_layers} layers, width {shape.hidden_size}, lengths {lengths}, {tokens:,} tokens "
+            f"each, probed with {preset.controlled.probe.num_samples} samples and {preset.controlled.probe.num_queries} "
+            "queries (the paper: lengths 2048 and 4096; its sizes are not in the text that was available)."
+        )
+    for scale in preset.hwh.scales:
+        tokens = scale.training.steps * scale.training.tokens_per_step
+        seeds = sorted({model.seed for model in scale.models})
+        lines.append(
+            f"Scale {scale.name} ({scale.claim_scale}): {scale.shape.num_layers} layers, width {scale.shape.hidden_size}, "
+            f"context {scale.length}, {tokens:,} tokens, seeds {seeds} (the paper: 380M on 15B tokens and 1.4B on 100B, "
+            "context 2048)."
+        )
+    if preset.pretrained.models:
+        probe = preset.pretrained.probe
+        lines.append(
+            f"Published weights: {', '.join(model.title for model in preset.pretrained.models)}; {probe.num_samples} samples "
+            f"of {probe.length} tokens, last {probe.num_queries} queries (the paper: Qwen3, Llama3.1, Gemma; 100 samples)."
+        )
+    niah = preset.evaluation.niah
+    lines.append(
+        f"Needle grid: lengths {niah.lengths}, depths {niah.depths}, {niah.samples_per_cell} prompts a cell, haystack "
+        f"{niah.haystack}, metric {niah.metric} (the paper: RULER NIAH-Single-2 to 8192 tokens, 11 depths)."
+    )
+    absent = [f"Figure {n}" for n in selection.FIGURE_NUMBERS if selection.missing_for_figure(preset, n)]
+    absent += [f"Table {n}" for n in selection.TABLE_NUMBERS if selection.missing_for_table(preset, n)]
+    if absent:
+        lines.append(f"Not drawn, since this preset has no models for them: {', '.join(absent)}.")
+    return lines
+
+
+def markdown(records: list[ClaimRecord], results: Results) -> str:
+    """The readable report."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # Markdown, escaped by the filter
+    )
+    environment.filters["md"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
+    environment.filters["ours"] = lambda entry: ours_text(entry, "<br>")
+    return environment.get_template("claims.md.jinja").render(
+        records=records,
+        counts=counts(records),
+        verdicts=VERDICTS,
+        scales=SCALE_TITLES,
+        preset=results.preset,
+        deviations=deviations(results.preset),
+        tried=models_tried(results),
+    )
+
+
+COLOURS = {"reproduced": "green", "not_reproduced": "red", "inconclusive": "yellow", "not_testable": "dim"}
+
+
+def printed_table(records: list[ClaimRecord]) -> RichTable:
+    """The table that ends a run: one line per testable claim, and the rest counted."""
+    from rich.table import Table
+    from rich.text import Text
+
+    tested = [entry for entry in records if entry.verdict != "not_testable"]
+    rest = len(records) - len(tested)
+    table = Table(title="Claims of the paper", caption=f"{rest} further claims are not testable with this preset")
+    for title, options in (("claim", {}), ("statement", {"ratio": 3}), ("ours", {"ratio": 3}), ("verdict", {})):
+        table.add_column(title, **options)
+    for entry in tested:
+        verdict = Text(entry.verdict.replace("_", " "), style=COLOURS[entry.verdict])
+        table.add_row(entry.id, Text(entry.statement), Text(ours_text(entry, "\n")), verdict)
+    return table
+
+
+def write(results: Results, output: str | Path) -> list[ClaimRecord]:
+    """Evaluate all claims and write ``output`` (claims.json), claims.md beside it and the manifest; return the records.
+
+    Raises :class:`hwh_core.reporting.selection.ReportError` for a missing or damaged file of the preset.
+    """
+    started = time.time()
+    output = Path(output)
+    if output.suffix != ".json":
+        raise selection.ReportError(f"--output: {output} must end in .json; claims.md is written beside it")
+    for name in requirements.claims_inputs(results.preset):
+        results.path(name)
+    records = evaluate(results)
+    report = output.with_suffix(".md")
+    with atomic_write(report) as temporary:
+        temporary.write_text(markdown(records, results), encoding="utf-8")
+    write_json(output, [entry.model_dump(mode="json") for entry in records])
+    settings = {"preset": results.preset.preset, "claims": len(records)}
+    beside = {report.name: sha256_of(report)}
+    write_manifest(output, inputs=results.used, settings=settings, started=started, extra={"beside": beside})
+    return records
