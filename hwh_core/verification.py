@@ -146,13 +146,21 @@ class Verifier:
             yield "it is gone"
         elif self._hash(artifact) != manifest["sha256"]:
             yield "it was changed after it had been made"
+        for name, expected in manifest.get("beside", {}).items():
+            path = artifact.with_name(name)
+            if not path.exists():
+                yield f"{name}, made with it, is gone"
+            elif self._hash(path) != expected:
+                yield f"{name}, made with it, was changed"
         for name, expected in manifest["inputs"].items():
             path = self.root / name
             if not path.exists():
                 yield f"input {name} is gone"
             elif self._hash(path) != expected:
                 yield f"input {name} has changed"
-        differences = settings_differences(manifest["settings"], self._part(artifact))
+        settings = manifest["settings"]
+        whole = {"settings": settings} if "name" in settings else settings
+        differences = settings_differences(whole, self._part(artifact))
         if differences:
             yield f"settings differ from the preset: {', '.join(differences)}"
         script = manifest["script"]

@@ -73,6 +73,26 @@ def test_changed_source_reaches_everything_below_it(results, minimal_preset):
     assert "fig4.csv" not in found
 
 
+def test_files_made_beside_an_artifact_are_checked(results, minimal_preset):
+    beside = results / "fig4.png"
+    beside.write_bytes(b"picture")
+    extra = {"beside": {"fig4.png": sha256_of(beside)}}
+    write_manifest(results / "fig4.csv", inputs=[], settings={}, started=time.time(), script=PROGRAM, extra=extra)
+    assert check(results, minimal_preset) == {}
+    beside.write_bytes(b"other")
+    assert check(results, minimal_preset) == {"fig4.csv": "fig4.png, made with it, was changed"}
+    beside.unlink()
+    assert check(results, minimal_preset) == {"fig4.csv": "fig4.png, made with it, is gone"}
+
+
+def test_settings_that_are_one_entry_of_the_preset(results, minimal_preset):
+    source = validate_preset(minimal_preset, "test").model_dump(mode="json")["data"]["sources"][0]
+    write_manifest(results / "fig4.csv", inputs=[], settings=source, started=time.time(), script=PROGRAM)
+    assert check(results, minimal_preset) == {}
+    minimal_preset["data"]["sources"][0]["paths"] = ["other.txt"]
+    assert check(results, minimal_preset) == {"fig4.csv": "settings differ from the preset: settings.paths"}
+
+
 def test_missing_files_are_named(results, minimal_preset):
     Path("source.txt").unlink()
     (results / "controlled/base/band.json").unlink()
