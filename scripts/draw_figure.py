@@ -15,7 +15,7 @@ def main() -> None:
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")
     origin.add_argument("--settings", help="the same preset as JSON text or the path of a JSON file")
-    parser.add_argument("--output", type=Path, required=True, help="path without suffix, results/<preset>/figures/fig<N>")
+    parser.add_argument("--output", type=Path, required=True, help="results/<preset>/figures/fig<N>, without suffix")
     options = parser.parse_args()
 
     from hwh_core.reporting.results import Results, preset_of

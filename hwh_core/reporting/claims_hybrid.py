@@ -130,7 +130,7 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
     def evaluate(results: Results) -> Outcome:
         scales = [scale for scale in results.preset.hwh.scales if scale.claim_scale == claim_scale]
         if not scales:
-            return not_testable(f"no models of scale {claim_scale} in this preset")
+            return not_testable(f"no scale of this preset has claim_scale {claim_scale}")
         complete = [s for s in scales if set(architectures) <= set(selection.architectures_of(s))]
         if not complete:
             missing = sorted(set(architectures) - set(selection.architectures_of(scales[0])))
@@ -142,12 +142,12 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
         rows = table[table["architecture"].isin(architectures)]
         scale = family.scale
         tokens = scale.training.steps * scale.training.tokens_per_step
-        size = f"scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, {tokens:.3g} tokens"
+        size = (
+            f"scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, {tokens:.3g} tokens"
+        )
         evidence = requirements.hwh_files(scale, models[:1], file)[0]
         notes = "; ".join(text for text in (size, note) if text)
-        return from_parts(
-            parts, evidence=evidence, n_samples=int(rows["n"].sum()), note=notes, report_only=report_only
-        )
+        return from_parts(parts, evidence=evidence, n_samples=int(rows["n"].sum()), note=notes, report_only=report_only)
 
     return evaluate
 
@@ -205,7 +205,9 @@ def m3(family: Family) -> tuple[list[Part], str, str]:
     half = difference({s: SeedValue(0.5 * v.value, 0.5 * v.stderr, v.n) for s, v in std.items()}, rope)
     parts = [
         ranked("needles at 2L: half of HwH-std - HwH-std-r", half, able=able),
-        ranked("retrieval: HwH-std - HwH-std-r", difference(family.retrieval("hwh_std"), family.retrieval("hwh_std_r"))),
+        ranked(
+            "retrieval: HwH-std - HwH-std-r", difference(family.retrieval("hwh_std"), family.retrieval("hwh_std_r"))
+        ),
     ]
     for column in family.perplexities:
         gap = difference(family.log_perplexity("hwh_std_r", column), family.log_perplexity("hwh_std", column))
@@ -251,7 +253,9 @@ def m6(family: Family) -> tuple[list[Part], str, str]:
     """HwH-std matches or exceeds all baselines in retrieval."""
     ours = family.retrieval("hwh_std")
     parts = [
-        ranked(f"retrieval: HwH-std - {_title(name)} (margin 1 pt)", difference(ours, family.retrieval(name)), margin=1.0)
+        ranked(
+            f"retrieval: HwH-std - {_title(name)} (margin 1 pt)", difference(ours, family.retrieval(name)), margin=1.0
+        )
         for name in BASELINES
     ]
     return parts, family.retrieval_note, "scores.csv"

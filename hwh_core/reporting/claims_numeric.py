@@ -34,7 +34,9 @@ def n1(results: Results) -> Outcome:
 
 def n2(results: Results) -> Outcome:
     """Predicted periods, and that the period at the predicted index does not depend on the base."""
-    parts = [_part(f"L={length}", predicted_period(length), value, 0.5) for length, value in ((2048, 2864), (4096, 5727))]
+    parts = [
+        _part(f"L={length}", predicted_period(length), value, 0.5) for length, value in ((2048, 2864), (4096, 5727))
+    ]
     for theta in (1e4, 1e6):
         at_index = period_at(inverse_frequencies(64, theta), predicted_index(64, theta, 2048))
         parts.append(_part(f"T(r*) at theta={theta:g}, L=2048", at_index, 2864, 0.5))
@@ -154,7 +156,7 @@ def n7(results: Results) -> Outcome:
         "float32 minus float64": (float(np.abs(single - both).max()), 1e-6),
     }
     parts = [_part(label, value, 0.0, tolerance) for label, (value, tolerance) in checks.items()]
-    note = "independent NumPy implementation on random heads, computed with the ledger; the kernels have tests of their own"
+    note = "independent NumPy implementation on random heads, run with the ledger; the kernels have tests of their own"
     return from_parts(parts, evidence="hwh_core/reporting/claims_numeric.py", note=note)
 
 
@@ -173,8 +175,9 @@ CLAIMS = [
            "predicted index (frequency group)", n4),
     _claim(5, "Doubling L moves r* by (d_h/2) ln2/ln theta: 2.408 (1e4), 1.605 (1e6)", None, "exact",
            "shift of the predicted index (groups)", n5),
-    _claim(6, "HwH-std at 24 layers: full-attention share 0.1771 of Q/K/V dimensions (1:4.65 < 1:3), at most 1/4 a layer",
+    _claim(6, "HwH-std at 24 layers: full-attention share 0.1771 of Q/K/V dimensions (1:4.65 < 1:3), <= 1/4 a layer",
            "below 1:3; at most one quarter of a layer", "exact", "share of Q/K/V dimensions", n6),
     _claim(7, "RFIS and RPD lie in [0, 1), do not depend on the log base; contributions sum to the logits",
-           "bounded in [0, 1]; unchanged by the log base", "1e-6 in float32, 1e-10 in float64", "largest deviation", n7),
+           "bounded in [0, 1]; unchanged by the log base", "1e-6 in float32, 1e-10 in float64",
+           "largest deviation", n7),
 ]  # fmt: skip

@@ -24,7 +24,9 @@ def _profiles(axis, pair: list[bandfigures.ConditionMaps]) -> list[pd.DataFrame]
         row = pd.DataFrame({"model": ["mean over layers and seeds"], "seed": [-1], "layer": [-1]})
         table = panels.long_maps((profile / profile.max())[None], data.inv_freq, row, "rpd")
         tables.append(bandfigures.with_condition(table, data, "profile relative to its maximum"))
-    axis.axvline(pair[0].predicted["covariance"], 0, 1 / 1.5, color="0.4", linestyle=":", linewidth=1, label="predicted")
+    axis.axvline(
+        pair[0].predicted["covariance"], 0, 1 / 1.5, color="0.4", linestyle=":", linewidth=1, label="predicted"
+    )
     axis.set_ylim(0, 1.5)
     axis.set_ylabel("RPD / its maximum")
     axis.legend(loc="upper center", fontsize=6, ncols=2, frameon=True, framealpha=0.9, edgecolor="none")

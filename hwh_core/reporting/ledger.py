@@ -67,17 +67,18 @@ def _ends(ci: list[float | None] | None) -> str:
     return "" if ci is None else f" [{', '.join('∞' if end is None else _number(end) for end in ci)}]"
 
 
-def ours_text(entry: ClaimRecord, separator: str = "; ") -> str:
-    """Our numbers with their intervals; exact numbers without."""
+def ours_text(entry: ClaimRecord, separator: str = "; ", most: int | None = None) -> str:
+    """Our numbers with their intervals (exact numbers without), at most ``most`` parts."""
     exact = entry.n_seeds == 0 and entry.scale in ("N", "S")
     if entry.ours is None:
         return "-"
     if not isinstance(entry.ours, dict):
         return _number(entry.ours) + ("" if exact else _ends(entry.ci))
     ci = entry.ci if isinstance(entry.ci, dict) else {}
-    return separator.join(
-        f"{label}: {_number(value)}{'' if exact else _ends(ci.get(label))}" for label, value in entry.ours.items()
-    )
+    lines = [f"{label}: {_number(value)}{'' if exact else _ends(ci.get(label))}" for label, value in entry.ours.items()]
+    if most is not None and len(lines) > most:
+        lines = [*lines[:most], f"and {len(lines) - most} more parts"]
+    return separator.join(lines)
 
 
 def counts(records: list[ClaimRecord]) -> dict[str, Counter]:
@@ -92,7 +93,9 @@ def models_tried(results: Results) -> list[dict[str, Any]]:
     """What was trained: rows of name, kind, parameters, tokens and held-out loss, from each metrics.json."""
     preset = results.preset
     names = [(f"controlled/{m.name}", "controlled Transformer") for m in preset.controlled.models]
-    names += [(f"hwh/{s.name}/{m.name}", f"{m.architecture}, scale {s.name}") for s in preset.hwh.scales for m in s.models]
+    names += [
+        (f"hwh/{s.name}/{m.name}", f"{m.architecture}, scale {s.name}") for s in preset.hwh.scales for m in s.models
+    ]
     rows = []
     for folder, kind in names:
         metrics = results.json(f"{folder}/metrics.json")
@@ -111,28 +114,28 @@ def models_tried(results: Results) -> list[dict[str, Any]]:
 def deviations(preset: PresetConfig) -> list[str]:
     """In what the preset differs from the paper's protocol: data, sizes, tokens, samples."""
     lines = [f"Training text: {', '.join(source.name for source in preset.data.sources)} (the paper: FineWeb-Edu)."]
-    shape, training = preset.controlled.shape, preset.controlled.training
+    shape, training, probe = preset.controlled.shape, preset.controlled.training, preset.controlled.probe
     if preset.controlled.models:
         tokens = training.steps * training.tokens_per_step
         lengths = sorted({model.length for model in preset.controlled.models})
         lines.append(
-            f"Controlled models: {shape.num_layers} layers, width {shape.hidden_size}, lengths {lengths}, {tokens:,} tokens "
-            f"each, probed with {preset.controlled.probe.num_samples} samples and {preset.controlled.probe.num_queries} "
-            "queries (the paper: lengths 2048 and 4096; its sizes are not in the text that was available)."
+            f"Controlled models: {shape.num_layers} layers, width {shape.hidden_size}, lengths {lengths}, "
+            f"{tokens:,} tokens each, probed with {probe.num_samples} samples and {probe.num_queries} queries (the "
+            "paper: lengths 2048 and 4096; its sizes are not in the text that was available)."
         )
     for scale in preset.hwh.scales:
         tokens = scale.training.steps * scale.training.tokens_per_step
         seeds = sorted({model.seed for model in scale.models})
+        size = f"{scale.shape.num_layers} layers, width {scale.shape.hidden_size}, context {scale.length}"
         lines.append(
-            f"Scale {scale.name} ({scale.claim_scale}): {scale.shape.num_layers} layers, width {scale.shape.hidden_size}, "
-            f"context {scale.length}, {tokens:,} tokens, seeds {seeds} (the paper: 380M on 15B tokens and 1.4B on 100B, "
-            "context 2048)."
+            f"Scale {scale.name} (claim scale {scale.claim_scale}): {size}, {tokens:,} tokens, seeds {seeds} (the "
+            "paper: 380M on 15B tokens and 1.4B on 100B, context 2048)."
         )
     if preset.pretrained.models:
-        probe = preset.pretrained.probe
+        weights, titles = preset.pretrained.probe, [model.title for model in preset.pretrained.models]
         lines.append(
-            f"Published weights: {', '.join(model.title for model in preset.pretrained.models)}; {probe.num_samples} samples "
-            f"of {probe.length} tokens, last {probe.num_queries} queries (the paper: Qwen3, Llama3.1, Gemma; 100 samples)."
+            f"Published weights: {', '.join(titles)}; {weights.num_samples} samples of {weights.length} tokens, last "
+            f"{weights.num_queries} queries (the paper: Qwen3, Llama3.1, Gemma; 100 samples)."
         )
     niah = preset.evaluation.niah
     lines.append(
@@ -175,7 +178,7 @@ COLOURS = {"reproduced": "green", "not_reproduced": "red", "inconclusive": "yell
 
 
 def printed_table(records: list[ClaimRecord]) -> RichTable:
-    """The table that ends a run: one line per testable claim, and the rest counted."""
+    """The table that ends a run: the testable claims, those of several parts cut to two; the rest is counted."""
     from rich.table import Table
     from rich.text import Text
 
@@ -186,7 +189,7 @@ def printed_table(records: list[ClaimRecord]) -> RichTable:
         table.add_column(title, **options)
     for entry in tested:
         verdict = Text(entry.verdict.replace("_", " "), style=COLOURS[entry.verdict])
-        table.add_row(entry.id, Text(entry.statement), Text(ours_text(entry, "\n")), verdict)
+        table.add_row(entry.id, Text(entry.statement), Text(ours_text(entry, "\n", most=2)), verdict)
     return table
 
 

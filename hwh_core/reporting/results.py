@@ -113,7 +113,9 @@ class Results:
                 layer_index=data["layer_index"].astype(int),
             )
         except KeyError as error:
-            raise ReportError(f"{path} lacks the array {error}; it was made by another version: make it again") from None
+            raise ReportError(
+                f"{path} lacks the array {error}; it was made by another version: make it again"
+            ) from None
         if not (np.isfinite(maps.rfis).all() and np.isfinite(maps.rpd).all()):
             raise ReportError(f"{path} holds values that are not finite; probe the model again")
         return maps
@@ -141,7 +143,7 @@ class Results:
         return self.json(f"pretrained/{model.name}/bands.json")
 
     def behavior(self, model: PretrainedModel) -> dict[str, np.ndarray]:
-        """behavior.npz of a pretrained model: ``qr`` [sample, layer, head], ``ld`` [sample, layer, head, window, sink]."""
+        """behavior.npz of a pretrained model: ``qr`` [sample, layer, head] and the arrays beside it."""
         path = self.path(f"pretrained/{model.name}/behavior.npz")
         with np.load(path, allow_pickle=False) as store:
             return {key: store[key] for key in store.files}

@@ -1,4 +1,4 @@
-"""The look that all figures share, and writing them: one style file, colours that colour-blind readers can tell apart."""
+"""The look that all figures share, and writing them: one style file, colours safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ ARCHITECTURE_COLOURS = {
 }
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
 # Drawing dates and versions would change a figure's bytes at every run.
-METADATA = {"pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
+METADATA = {
+    "pdf": {"CreationDate": None, "ModDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
 
 
 @dataclass

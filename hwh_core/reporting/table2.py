@@ -28,7 +28,10 @@ def make(results: Results) -> Table:
     ruler = ruler_columns(scores)
     grid = {f"NIAH-S2 grid @{length}": length for length in sorted(preset.evaluation.niah.lengths)}
     table = Table(
-        2, "Real-world retrieval and needle in a haystack", ["scale", "architecture"], [*RETRIEVAL_COLUMNS, *ruler, *grid]
+        2,
+        "Real-world retrieval and needle in a haystack",
+        ["scale", "architecture"],
+        [*RETRIEVAL_COLUMNS, *ruler, *grid],
     )
     for name in [a for a in MAIN_ARCHITECTURES if a in architectures_of(scale)]:
         row = retrieval_cells(scores, name)

@@ -88,16 +88,19 @@ class Table:
 
 
 def seeds_cell(
-    values: SeedValues, *, digits: int = 2, paper: float | str | None = None, source: str = "", floor: float = 0.0
+    values: SeedValues, *, digits: int = 2, paper: float | str | None = None, source: str = "", percent: bool = True
 ) -> Cell:
-    """A cell from values by seed: mean, 95% interval over seeds and rows, counts. Empty values: not run."""
+    """A cell from values by seed: mean, 95% interval over seeds and rows, counts. Empty values: not run.
+
+    Ends are cut at 0, and at 100 for values in percent.
+    """
     if not values:
         return Cell(None, paper=paper, source=source, digits=digits)
     interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()])
     return Cell(
         interval.estimate,
-        max(floor, interval.low),
-        interval.high,
+        max(0.0, interval.low),
+        min(100.0, interval.high) if percent else interval.high,
         n_seeds=len(values),
         n=sum(v.n for v in values.values()),
         paper=paper,

@@ -33,16 +33,19 @@ def language_cells(scores: pd.DataFrame, architecture: str, claim_scale: str) ->
     cells = {}
     for column in (*task_scores.LANGUAGE, task_scores.LAMBADA_ACC, *task_scores.COMMONSENSE):
         values = task_scores.column_values(scores, architecture, column)
-        cells[column.title] = _known(values, column.title, architecture, claim_scale)
+        cells[column.title] = _known(values, column.title, architecture, claim_scale, column.percent)
     for title, with_lambada in zip(AVERAGES, (True, False), strict=True):
         values = task_scores.commonsense(scores, architecture, with_lambada)
         cells[title] = _known(values, title, architecture, claim_scale)
     return cells
 
 
-def _known(values: task_scores.SeedValues, title: str, architecture: str, claim_scale: str) -> Cell:
+def _known(
+    values: task_scores.SeedValues, title: str, architecture: str, claim_scale: str, percent: bool = True
+) -> Cell:
     paper = TABLE_1_VALUES.get((claim_scale, architecture, title))
-    return seeds_cell(values, paper=paper, source=f"{SUMMARY} of Table 1" if paper is not None else "")
+    source = f"{SUMMARY} of Table 1" if paper is not None else ""
+    return seeds_cell(values, paper=paper, source=source, percent=percent)
 
 
 def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
@@ -59,8 +62,8 @@ def seeds_note(scale: HwHScale) -> str:
     """What a scale is, for the notes below a table."""
     tokens = scale.training.steps * scale.training.tokens_per_step
     return (
-        f"Scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, context {scale.length}, "
-        f"{tokens / 1e6:,.4g}M training tokens; claim scale: {scale.claim_scale}."
+        f"Scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, context "
+        f"{scale.length}, {tokens:,} training tokens; claim scale: {scale.claim_scale}."
     )
 
 
