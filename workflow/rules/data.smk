@@ -105,6 +105,7 @@ rule tokenize_documents:
         tokenizer="<results>/data/{tokenizer}/tokenizer/tokenizer.json",
     output:
         "<results>/data/{tokenizer}/{split}/tokens.bin",
+        "<results>/data/{tokenizer}/{split}/documents.npy",
         "<results>/data/{tokenizer}/{split}/index.json",
     log:
         "<logs>/tokenize_documents/{tokenizer}_{split}.log",

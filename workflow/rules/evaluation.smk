@@ -91,6 +91,11 @@ rule evaluate_niah:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
         documents="<results>/data/documents/held_out.jsonl.zst",
+        rows=(
+            f"{rows_folder()}/rows.json"
+            if PRESET.evaluation.niah.haystack == "essays"
+            else []
+        ),
     output:
         "<results>/hwh/{scale}/{hwh}/niah.csv",
         "<results>/hwh/{scale}/{hwh}/niah.parquet",
