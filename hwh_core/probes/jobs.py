@@ -1,0 +1,109 @@
+"""The probe jobs of the workflow: which model, which samples, which lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .errors import ProbeError
+from .maps import ProbeMaps
+
+
+def setting(settings: dict[str, Any], *keys: str) -> Any:
+    """A value of nested settings. Raises :class:`ProbeError` naming the key that is missing."""
+    value: Any = settings
+    for depth, key in enumerate(keys):
+        if not isinstance(value, dict) or key not in value:
+            raise ProbeError(f"--settings: key {'.'.join(keys[: depth + 1])!r} is missing")
+        value = value[key]
+    return value
+
+
+def probe_pretrained(settings: dict[str, Any], model_folder: Path, documents: Path) -> ProbeMaps:
+    """Maps of a pretrained model on windows of held-out prose; settings {model, probe, held_out_prose_source, seed}."""
+    from .measure import probe_model
+    from .pretrained import check_length, load_model, load_tokenizer
+    from .text import prose_documents, token_windows
+
+    probe, seed = setting(settings, "probe"), setting(settings, "seed")
+    length, count = setting(settings, "probe", "length"), setting(settings, "probe", "num_samples")
+    name = setting(settings, "model", "name")
+    texts = prose_documents(documents, setting(settings, "held_out_prose_source"))
+    tokenizer, model = load_tokenizer(model_folder), load_model(model_folder)
+    check_length(model, length, "pretrained.probe.length")
+    samples = token_windows(texts, tokenizer, length, count, seed)
+    maps = probe_model(
+        model, None, samples, setting(settings, "probe", "num_queries"), probe.get("backend", "auto"),
+        description=f"RFIS and RPD of {name}",
+    )  # fmt: skip
+    description = {
+        **maps.description,
+        "model": name,
+        "title": settings["model"].get("title", name),
+        "training_length": getattr(model.config, "max_position_embeddings", None),
+        "seed": seed,
+        "text_source": settings["held_out_prose_source"],
+        "candidate_bands": settings["model"].get("candidate_bands", []),
+    }
+    return replace(maps, description=description)
+
+
+def probe_controlled(
+    settings: dict[str, Any], model_folder: Path, initial_folder: Path, store_folder: Path
+) -> Iterator[tuple[float, ProbeMaps]]:
+    """(factor, maps) for every factor of the training length, each with the maps at initialisation on the same samples.
+
+    Settings {model, probe, seed}. Lengths beyond the training length are probed with angles that simply go on.
+    """
+    from hwh_kernels.rfis_rpd import choose_backend, work_elements
+
+    from ..data.loader import sequences_for_probe
+    from ..data.store import TokenStore
+    from .measure import probe_model
+    from .pretrained import load_model
+
+    seed = setting(settings, "seed")
+    name, training_length = setting(settings, "model", "name"), setting(settings, "model", "length")
+    factors, count = setting(settings, "probe", "eval_length_factors"), setting(settings, "probe", "num_samples")
+    num_queries = setting(settings, "probe", "num_queries")
+    store = TokenStore.open(store_folder)
+    trained, initial = load_model(model_folder), load_model(initial_folder)
+    lengths = [probe_length(factor, training_length, num_queries) for factor in factors]
+    groups = [module for _, _, module in trained.attention_groups()]
+    elements = sum(
+        2 * count * work_elements(module.num_heads, num_queries, length, module.head_dim // 2)
+        for length in lengths
+        for module in groups
+    )
+    backend = choose_backend("auto", next(trained.parameters()).device, elements)
+    for factor, length in zip(factors, lengths, strict=True):
+        samples = sequences_for_probe(store, length, count, seed)
+        options = {"num_queries": num_queries, "backend": backend}
+        maps = probe_model(trained, None, samples, description=f"{name}, {length} tokens", **options)
+        before = probe_model(initial, None, samples, description=f"{name} at initialisation", **options)
+        description = {
+            **maps.description,
+            "model": name,
+            "training_length": training_length,
+            "eval_length_factor": factor,
+            "seed": seed,
+            "model_seed": settings["model"].get("seed"),
+            "max_logit_error": max(maps.description["max_logit_error"], before.description["max_logit_error"]),
+            "seconds": round(maps.description["seconds"] + before.description["seconds"], 3),
+        }
+        yield factor, replace(maps, rfis_initial=before.rfis, rpd_initial=before.rpd, description=description)
+
+
+def probe_length(factor: float, training_length: int, num_queries: int) -> int:
+    """Tokens of a probe at ``factor`` times the training length. Raises :class:`ProbeError` where it is too short."""
+    length = factor * training_length
+    if length != int(length):
+        raise ProbeError(f"eval_length_factors: {factor:g} times {training_length} tokens is no whole number of tokens")
+    if length < num_queries:
+        raise ProbeError(
+            f"eval_length_factors: {factor:g} times {training_length} tokens leave {int(length)} positions, fewer than "
+            f"num_queries {num_queries}; lower num_queries or raise the factor"
+        )
+    return int(length)

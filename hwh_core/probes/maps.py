@@ -1,0 +1,68 @@
+"""RFIS and RPD maps of one model on one set of samples, and the files that hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..files import atomic_write, write_json
+from .errors import ProbeError
+
+REQUIRED = ("rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index")
+
+
+@dataclass(frozen=True)
+class ProbeMaps:
+    """Maps before any average over samples.
+
+    ``rfis`` and ``rpd`` float32 [sample, layer, head, frequency]; ``inv_freq`` float64 [F] in radians a token as read
+    from the loaded model, 0 for a group without rotation; ``null`` float64 [F] (or [L, F] where layers differ), the
+    closed-form g(r) of these query and key positions; ``sample_weight`` float64 [n]; ``layer_index`` int [L].
+    Heads that a layer of a hybrid does not have are NaN. ``description`` is what probe.json holds.
+    """
+
+    rfis: np.ndarray
+    rpd: np.ndarray
+    inv_freq: np.ndarray
+    null: np.ndarray
+    sample_weight: np.ndarray
+    layer_index: np.ndarray
+    description: dict[str, Any] = field(default_factory=dict)
+    rfis_initial: np.ndarray | None = None
+    rpd_initial: np.ndarray | None = None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays as they go into the .npz file."""
+        arrays = {name: getattr(self, name) for name in REQUIRED}
+        for name in ("rfis_initial", "rpd_initial"):
+            value = getattr(self, name)
+            if value is not None:
+                arrays[name] = value
+        return arrays
+
+    def save(self, npz: str | Path, json: str | Path | None = None) -> None:
+        """Write the maps and, last, their description (beside them, by default with the suffix .json)."""
+        npz = Path(npz)
+        with atomic_write(npz) as temporary:
+            np.savez_compressed(temporary, **self.arrays())
+        write_json(npz.with_suffix(".json") if json is None else json, self.description)
+
+    @classmethod
+    def load(cls, npz: str | Path) -> ProbeMaps:
+        """Read maps and, where it exists, the description beside them. Raises :class:`ProbeError`."""
+        from ..files import read_json
+
+        npz = Path(npz)
+        if not npz.is_file():
+            raise ProbeError(f"{npz} does not exist; probe the model first")
+        with np.load(npz, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        missing = [name for name in REQUIRED if name not in arrays]
+        if missing:
+            raise ProbeError(f"{npz}: array {missing[0]!r} is missing; probe the model again")
+        record = npz.with_suffix(".json")
+        known = {name: arrays[name] for name in (*REQUIRED, "rfis_initial", "rpd_initial") if name in arrays}
+        return cls(**known, description=read_json(record) if record.is_file() else {})
