@@ -66,15 +66,16 @@ def read_behavior(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return arrays["qr"], arrays["qr_calibrated"], ld[..., place[0], place[1]]
 
 
-def candidates(model: Model, head_dim: int, centres: list[float]) -> list[dict[str, Any]]:
+def candidates(model: Model, rotary_dim: int, centres: list[float]) -> list[dict[str, Any]]:
     """Predicted bands of the candidate training stages, with the distance of the nearest cluster found."""
     rows = []
-    for row in model.candidate_bands:
+    # A model without rotation has no grid on which a stage could predict a band.
+    for row in model.candidate_bands if rotary_dim else []:
         missing = {"label", "rope_theta", "length"} - set(row)
         if missing:
             raise UserError(f"--settings: model.candidate_bands: row {row} lacks {sorted(missing)[0]!r}")
         theta, length = float(row["rope_theta"]), float(row["length"])
-        index = rope.predicted_index(head_dim, theta, length)
+        index = rope.predicted_index(rotary_dim, theta, length)
         nearest = min((centre - index for centre in centres), key=abs, default=None)
         rows.append(
             {
@@ -82,7 +83,7 @@ def candidates(model: Model, head_dim: int, centres: list[float]) -> list[dict[s
                 "rope_theta": theta,
                 "length": length,
                 "covariance": index,
-                "oka": rope.predicted_index(head_dim, theta, length, "oka"),
+                "oka": rope.predicted_index(rotary_dim, theta, length, "oka"),
                 "period": rope.predicted_period(length),
                 "nearest_cluster_minus_predicted": None if nearest is None else number(nearest),
             }
@@ -93,11 +94,11 @@ def candidates(model: Model, head_dim: int, centres: list[float]) -> list[dict[s
 def bands_record(result: BandResult, model: Model, training_length: int | None) -> dict[str, Any]:
     """Everything in bands.json that comes from the maps alone; ``training_length`` None where it is unknown."""
     found = clustering.band_clusters(result)
-    head_dim = 2 * len(result.maps.inv_freq)
+    rotary_dim = 2 * result.area.rotated
     return {
         "model": model.name,
         "title": model.title,
-        "head_dim": head_dim,
+        "rotary_dim": rotary_dim,
         "null_rule": "closed-form null scaled to its median over the search range (weights at initialisation unknown)"
         if result.mean_initial is None
         else "same model at initialisation",
@@ -105,7 +106,7 @@ def bands_record(result: BandResult, model: Model, training_length: int | None) 
         "clusters_all_candidates": clustering.all_candidate_clusters(result),
         "layer_mean_peaks": clustering.layer_mean_peaks(result),
         "num_layers_by_prominence_only": clustering.layers_by_prominence_only(result),
-        "candidate_bands": candidates(model, head_dim, [row["centre"] for row in found["clusters"]]),
+        "candidate_bands": candidates(model, rotary_dim, [row["centre"] for row in found["clusters"]]),
         "band": factor_record(result, predictions(result.maps.inv_freq, training_length)),
     }
 

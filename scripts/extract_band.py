@@ -35,13 +35,17 @@ def parse_settings(text_or_path: str) -> Settings:
         raise UserError(f"--settings: key {key!r}: {first['msg']}; expected model, band and seed") from None
 
 
-def read_probes(paths: list[Path], model: ControlledModel) -> dict[float, tuple[Maps, int]]:
-    """Probe files by evaluation length factor; raises BandError where a file belongs to another model."""
+def read_probes(paths: list[Path], model: ControlledModel) -> tuple[int, dict[float, tuple[Maps, int]]]:
+    """head_dim, and maps with their length by evaluation length factor.
+
+    Raises BandError where a file belongs to another model.
+    """
     probes: dict[float, tuple[Maps, int]] = {}
+    head_dims = set()
     for path in paths:
-        about = read_description(path, ("rope_theta", "training_length", "eval_length_factor", "length"))
+        about = read_description(path, ("rope_theta", "training_length", "eval_length_factor", "length", "head_dim"))
         for key, expected in (("rope_theta", model.rope_theta), ("training_length", model.length)):
-            if float(about[key]) != float(expected):
+            if about[key] is None or float(about[key]) != float(expected):
                 raise BandError(
                     f"{path}: {key} is {about[key]}, but model {model.name!r} has {expected}; probe this model again"
                 )
@@ -49,7 +53,10 @@ def read_probes(paths: list[Path], model: ControlledModel) -> dict[float, tuple[
         if factor in probes:
             raise BandError(f"{path}: eval_length_factor {factor:g} was given by another file already")
         probes[factor] = (load_maps(path), int(about["length"]))
-    return probes
+        head_dims.add(int(about["head_dim"]))
+    if len(head_dims) != 1:
+        raise BandError(f"--probes: the files have different head_dim {sorted(head_dims)}; probe this model again")
+    return head_dims.pop(), probes
 
 
 def main() -> None:
@@ -61,8 +68,9 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.time()
     settings = parse_settings(arguments.settings)
-    model = BandModel(**settings.model.model_dump())
-    record = band_record(model, read_probes(arguments.probes, settings.model), settings.band, settings.seed)
+    head_dim, probes = read_probes(arguments.probes, settings.model)
+    model = BandModel(**settings.model.model_dump(), head_dim=head_dim)
+    record = band_record(model, probes, settings.band, settings.seed)
     write_json(arguments.output, record)
     write_manifest(
         arguments.output,

@@ -203,8 +203,8 @@ def analyse(maps: Maps, eval_length: int, settings: BandConfig, seed: int) -> Ba
             return None
         return (weight @ per_sample.reshape(samples, -1)).reshape(len(weight), layers, groups)
 
-    rpd_initial = None if maps.rpd_initial is None else maps.rpd_initial.mean(axis=2)
-    rfis_initial = None if maps.rfis_initial is None else maps.rfis_initial.mean(axis=2)
+    rpd_initial = None if maps.rpd_initial is None else maps.mean_over_heads(maps.rpd_initial)
+    rfis_initial = None if maps.rfis_initial is None else maps.mean_over_heads(maps.rfis_initial)
 
     def measured(weight: np.ndarray) -> Measurement:
         # The initial model is resampled with the same draw: both were probed on the same samples.

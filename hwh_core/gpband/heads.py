@@ -65,6 +65,11 @@ def classify_heads(
 ) -> HeadClasses:
     """Classify all heads of ``maps`` given one ``boundary`` a layer [L] (NaN: unclassified)."""
     samples, layers, _, groups = maps.shape
+    if not maps.present.all():
+        layer = int(maps.layer_index[np.flatnonzero(~maps.present.all(axis=1))[0]])
+        raise BandError(
+            f"rfis: layer {layer} has fewer heads than others; head classes need the same heads in all layers"
+        )
     boundary = np.asarray(boundary, dtype=np.float64)
     if boundary.shape != (layers,) or len(boundary_source) != layers:
         raise BandError(f"boundary: expected one value for each of {layers} layers, got shape {boundary.shape}")

@@ -24,7 +24,8 @@ class Maps:
 
     ``inv_freq`` [F] in radians a position, falling, zeros at the end for groups without rotation; ``null`` [L, F] the
     closed-form g(r) of each layer; ``sample_weight`` [n]; ``layer_index`` [L]. The maps at initialisation are None
-    for models whose initial weights are unknown.
+    for models whose initial weights are unknown. Layers of a hybrid may hold fewer heads than the array: the heads
+    that are not there are 0 in all maps and False in ``present`` [L, H].
     """
 
     rfis: np.ndarray
@@ -33,6 +34,7 @@ class Maps:
     null: np.ndarray
     sample_weight: np.ndarray
     layer_index: np.ndarray
+    present: np.ndarray
     rfis_initial: np.ndarray | None = None
     rpd_initial: np.ndarray | None = None
 
@@ -41,18 +43,24 @@ class Maps:
         """(samples, layers, heads, frequencies)."""
         return self.rpd.shape
 
+    def mean_over_heads(self, values: np.ndarray) -> np.ndarray:
+        """Mean of maps [n, L, H, F] over the heads that each layer has: [n, L, F]."""
+        return values.sum(axis=2) / self.present.sum(axis=1)[:, None]
+
     @cached_property
     def layer_rpd(self) -> np.ndarray:
         """RPD, mean over heads: [n, L, F]."""
-        return self.rpd.mean(axis=2)
+        return self.mean_over_heads(self.rpd)
 
     @cached_property
     def layer_rfis(self) -> np.ndarray:
         """RFIS, mean over heads: [n, L, F]."""
-        return self.rfis.mean(axis=2)
+        return self.mean_over_heads(self.rfis)
 
 
-def _check_map(name: str, values: Any, shape: tuple[int, ...] | None) -> np.ndarray:
+def _check_map(
+    name: str, values: Any, shape: tuple[int, ...] | None = None, present: np.ndarray | None = None
+) -> np.ndarray:
     array = np.asarray(values)
     if array.ndim != 4:
         raise BandError(f"{name}: expected {MAP_AXES}, got shape {array.shape}")
@@ -61,6 +69,8 @@ def _check_map(name: str, values: Any, shape: tuple[int, ...] | None) -> np.ndar
             f"{name}: shape {array.shape} differs from that of rpd, {shape}; probe both on the same samples"
         )
     array = array.astype(np.float64)
+    absent = np.isnan(array).all(axis=(0, 3)) if present is None else ~present
+    array = np.where(absent[:, :, None] & np.isnan(array), 0.0, array)
     bad = int((~np.isfinite(array)).sum())
     if bad:
         raise BandError(f"{name}: {bad} of {array.size} values are NaN or infinite; probe the model again")
@@ -87,18 +97,25 @@ def check_maps(
 
     Raises :class:`BandError` naming the array, what it holds and what was expected.
     """
-    rpd = _check_map("rpd", rpd, None)
-    rfis = _check_map("rfis", rfis, rpd.shape)
+    measured = np.asarray(rpd)
+    rpd = _check_map("rpd", rpd)
+    # A head that is NaN on every sample and frequency is one that its layer does not have.
+    present = ~np.isnan(measured).all(axis=(0, 3))
+    rfis = _check_map("rfis", rfis, rpd.shape, present)
     samples, layers, heads, groups = rpd.shape
     if samples < 2:
         raise BandError(f"rpd: {samples} sample(s); a confidence interval over samples needs at least 2, probe more")
     if layers < 1 or heads < 1:
         raise BandError(f"rpd: shape {rpd.shape} holds no layer or no head; expected {MAP_AXES}")
+    if not present.any(axis=1).all():
+        raise BandError(
+            f"rpd: layer {int(present.any(axis=1).argmin())} of the array is NaN in every head; leave it out"
+        )
     if (rfis_initial is None) != (rpd_initial is None):
         raise BandError("rfis_initial, rpd_initial: one is there without the other; store both or neither")
     if rpd_initial is not None:
-        rpd_initial = _check_map("rpd_initial", rpd_initial, rpd.shape)
-        rfis_initial = _check_map("rfis_initial", rfis_initial, rpd.shape)
+        rpd_initial = _check_map("rpd_initial", rpd_initial, rpd.shape, present)
+        rfis_initial = _check_map("rfis_initial", rfis_initial, rpd.shape, present)
 
     inv_freq = np.asarray(inv_freq, dtype=np.float64)
     if inv_freq.shape != (groups,):
@@ -127,7 +144,7 @@ def check_maps(
     index = np.arange(layers) if layer_index is None else np.asarray(layer_index)
     if index.shape != (layers,) or len(set(index.tolist())) != layers:
         raise BandError(f"layer_index: expected {layers} different layers, got {index.tolist()}")
-    return Maps(rfis, rpd, inv_freq, null, weight, index.astype(int), rfis_initial, rpd_initial)
+    return Maps(rfis, rpd, inv_freq, null, weight, index.astype(int), present, rfis_initial, rpd_initial)
 
 
 def read_npz(path: str | Path, required: tuple[str, ...]) -> dict[str, np.ndarray]:

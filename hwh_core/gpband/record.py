@@ -28,6 +28,7 @@ class BandModel:
     length: int
     qk_norm: bool
     seed: int
+    head_dim: int
 
 
 def number(value: Any) -> float | None:
@@ -267,7 +268,7 @@ def band_record(
         "rope_theta": model.rope_theta,
         "length": model.length,
         "qk_norm": model.qk_norm,
-        "head_dim": 2 * len(first.inv_freq),
+        "head_dim": model.head_dim,
         "predicted": predicted,
         "factors": {f"{factor:g}": factor_record(result, predicted) for factor, result in results.items()},
         "drift": drift_record(results, model.length),

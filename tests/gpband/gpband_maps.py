@@ -33,7 +33,7 @@ def bump(centre: float, width: float = 1.0) -> np.ndarray:
 def banded_maps(
     centre: float, *, seed: int = 0, noise: float = 0.05, rfis_centre: float | None = None, theta: float = THETA
 ) -> dict[str, np.ndarray]:
-    """Arguments of extract_band: a bump times the null over a floor, and a weak initial model proportional to the null."""
+    """Arguments of extract_band: a bump times the null over a floor; the initial model is the floor times the null."""
     rng = np.random.default_rng(seed)
     g = null(theta)
     floor = 0.004
