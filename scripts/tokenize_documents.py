@@ -12,7 +12,7 @@ from tqdm import tqdm
 from hwh_core.data.documents import load_documents
 from hwh_core.data.errors import DataError
 from hwh_core.data.store import write_store
-from hwh_core.data.tokenizer import load_tokenizer, tokenizer_fingerprint
+from hwh_core.data.tokenizer import load_backend, tokenizer_fingerprint
 from hwh_core.files import read_json
 from hwh_core.provenance import write_manifest
 from hwh_core.scripting import load_settings, run
@@ -39,7 +39,7 @@ def main() -> None:
     settings = load_settings(arguments.settings)
     if settings:
         raise DataError(f"--settings: no key is known here, found {sorted(settings)}")
-    tokenizer = load_tokenizer(arguments.tokenizer)
+    tokenizer, eos_token_id, vocab_size = load_backend(arguments.tokenizer)
     with tqdm(
         total=_text_bytes(arguments.documents),
         unit="B",
@@ -49,10 +49,10 @@ def main() -> None:
     ) as bar:
         index = write_store(
             load_documents(arguments.documents),
-            tokenizer.backend_tokenizer,
+            tokenizer,
             arguments.output,
-            vocab_size=len(tokenizer),
-            eos_token_id=tokenizer.eos_token_id,
+            vocab_size=vocab_size,
+            eos_token_id=eos_token_id,
             fingerprint=tokenizer_fingerprint(arguments.tokenizer),
             on_batch=bar.update,
         )

@@ -17,7 +17,6 @@ from .errors import DataError
 
 if TYPE_CHECKING:
     import tokenizers
-    from transformers import PreTrainedTokenizerBase
 
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|padding|>"
@@ -104,33 +103,50 @@ def save_hub_tokenizer(repository: str, revision: str, folder: str | Path) -> No
             f"{where} cannot be read ({str(error).strip().splitlines()[0]}); check the names, the network and, "
             f"offline, that it was fetched into the hub cache before"
         ) from None
-    _check_usable(tokenizer, where)
-    with atomic_directory(folder) as temporary:
-        tokenizer.save_pretrained(temporary)
-
-
-def _check_usable(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
     if not tokenizer.is_fast:
         raise DataError(f"{where} has no tokenizer.json form; choose a repository that has one")
     if tokenizer.eos_token_id is None:
         raise DataError(f"{where} has no end-of-text token, which must end every document; choose another")
+    with atomic_directory(folder) as temporary:
+        tokenizer.save_pretrained(temporary)
 
 
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer folder, without network. Raises :class:`DataError` when it is not usable."""
-    from transformers import AutoTokenizer
+def load_backend(folder: str | Path) -> tuple[tokenizers.Tokenizer, int, int]:
+    """``(tokenizer, eos_token_id, vocab_size)`` of a tokenizer folder, without importing transformers.
+
+    Raises :class:`DataError` when the folder is no usable tokenizer or its end-of-text token is unknown.
+    """
+    from tokenizers import Tokenizer
 
     folder = Path(folder)
-    if not (folder / "tokenizer.json").is_file():
-        raise DataError(f"tokenizer folder {folder} holds no tokenizer.json; build the tokenizer first")
+    content, config = _read_folder(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"tokenizer folder {folder} cannot be read ({str(error).splitlines()[0]}); build it anew"
-        ) from None
-    _check_usable(tokenizer, f"tokenizer folder {folder}")
-    return tokenizer
+        tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
+    except Exception as error:  # the Rust library raises bare Exception for every malformed file
+        raise DataError(f"tokenizer folder {folder}: tokenizer.json is damaged ({error}); build it anew") from None
+    end = _end_token(config)
+    eos_token_id = None if end is None else tokenizer.token_to_id(end)
+    if eos_token_id is None:
+        raise DataError(f"tokenizer folder {folder} has no end-of-text token, which must end every document")
+    # Ids may have gaps in some published vocabularies: the largest one decides.
+    vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return tokenizer, eos_token_id, vocab_size
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DataError(f"tokenizer folder {folder} holds no {Path(error.filename).name}; build it first") from None
+    except ValueError as error:
+        raise DataError(f"tokenizer folder {folder} is damaged ({error}); build it anew") from None
+    return content, config
+
+
+def _end_token(config: dict[str, Any]) -> str | None:
+    end = config.get("eos_token")
+    return end.get("content") if isinstance(end, dict) else end
 
 
 def tokenizer_fingerprint(folder: str | Path) -> str:
@@ -139,17 +155,8 @@ def tokenizer_fingerprint(folder: str | Path) -> str:
     Layout of the JSON, and the padding and truncation that some run had switched on, do not count: a copy saved beside
     a model has the same fingerprint. Raises :class:`DataError` when the folder is no tokenizer.
     """
-    folder = Path(folder)
-    try:
-        content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"tokenizer folder {folder} holds no {Path(error.filename).name}; build it first") from None
-    except ValueError as error:
-        raise DataError(f"tokenizer folder {folder} is damaged ({error}); build it anew") from None
+    content, config = _read_folder(Path(folder))
     content.pop("padding", None)
     content.pop("truncation", None)
-    end: Any = config.get("eos_token")
-    end = end.get("content") if isinstance(end, dict) else end
-    text = json.dumps([content, end], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps([content, _end_token(config)], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
