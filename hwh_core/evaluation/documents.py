@@ -31,6 +31,9 @@ def excerpt(text: str, max_bytes: int) -> str:
     if len(data) <= max_bytes:
         return text
     start = data[:max_bytes].decode("utf-8", errors="ignore")
+    if start[-1:].isspace() or text[len(start)].isspace():
+        return start.rstrip()
+    # The cut is inside a word, which goes; nothing is left of a text that begins with so long a word.
     words = start.rsplit(maxsplit=1)
     return words[0] if len(words) == 2 else ""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import atomic_directory, write_json
+from ..provenance import ROOT
 from .errors import EvaluationError
 from .rows import ESSAYS, Row, check_rows, read_rows, rows_sha256, task_spec
 
@@ -148,7 +149,8 @@ def _rows_file(folder: Path, name: str, split: str) -> Path:
 
 
 def rows_from_files(folder: Path, tasks: list[str]) -> Iterator[tuple[str, list[Row], str | None]]:
-    """Rows of the named tasks from a folder that holds them in lm-eval's layout."""
+    """Rows of the named tasks from a folder in lm-eval's layout; a relative one lies in the repository."""
+    folder = ROOT / folder
     if not folder.is_dir():
         raise EvaluationError(f"evaluation.rows.path: {folder} is not a folder")
     for name in tasks:

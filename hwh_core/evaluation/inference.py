@@ -13,8 +13,9 @@ import torch
 
 from .errors import EvaluationError
 
-#: Models that run beyond their training length with plain extrapolated angles; for them no length is too long.
-EXTRAPOLATING_MODEL_TYPES = ("hwh",)
+#: Models of this project. They run beyond their training length (which their configuration records as
+#: ``max_position_embeddings``) with plain extrapolated angles, so no length is too long for them.
+OWN_MODEL_TYPES = ("hwh",)
 
 
 def load_model(folder: str | Path) -> tuple[Any, Any]:
@@ -41,7 +42,7 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
 
 def position_limit(model: Any) -> int | None:
     """Longest input in tokens that the model takes, or None where any length is defined."""
-    if model.config.model_type in EXTRAPOLATING_MODEL_TYPES:
+    if model.config.model_type in OWN_MODEL_TYPES:
         return None
     return getattr(model.config, "max_position_embeddings", None)
 

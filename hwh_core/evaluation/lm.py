@@ -15,7 +15,15 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from .errors import EvaluationError
-from .inference import generate_greedy, load_model, logits_from, position_limit, score_tokens, token_batches
+from .inference import (
+    OWN_MODEL_TYPES,
+    generate_greedy,
+    load_model,
+    logits_from,
+    position_limit,
+    score_tokens,
+    token_batches,
+)
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -67,12 +75,23 @@ class HwHLM(HFLM):
         if isinstance(pretrained, str | Path):
             pretrained, tokenizer = load_model(pretrained)
         limit = position_limit(pretrained)
+        # Models of this project never see a beginning token in training: documents follow one another with the end
+        # token between them, so a text begins after that token. For other models lm-eval's own choice is kept.
+        ours = pretrained.config.model_type in OWN_MODEL_TYPES
+        prefix = tokenizer.eos_token_id if ours and not add_bos else None
         logger = logging.getLogger("lm_eval.models.huggingface")
         level = logger.level
         # It warns that a model in memory cannot be spread over processes, which is not wanted here.
         logger.setLevel(logging.ERROR)
         try:
-            super().__init__(pretrained, backend="causal", tokenizer=tokenizer, max_length=limit, batch_size=1)
+            super().__init__(
+                pretrained,
+                backend="causal",
+                tokenizer=tokenizer,
+                max_length=limit,
+                batch_size=1,
+                prefix_token_id=prefix,
+            )
         finally:
             logger.setLevel(level)
         if add_bos and self.tokenizer.bos_token_id is None:

@@ -1,0 +1,187 @@
+"""The lm-eval model: equal to lm-eval's own wrapper, independent of batches, no truncation, known answers."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from oracle_models import MAX_POSITIONS, OracleConfig, UniformModel, train_tokenizer
+
+from hwh_core.evaluation.errors import EvaluationError
+from hwh_core.evaluation.inference import token_batches
+from hwh_core.evaluation.lm import HwHLM
+from hwh_core.evaluation.rows import TASKS, load_task_rows
+from hwh_core.evaluation.tasks import build_task, held_out_task
+
+
+def requests(kind: str, *arguments: tuple) -> list[Instance]:
+    """Requests of a task called "test", one a row."""
+    return [
+        Instance(request_type=kind, doc={}, arguments=args, idx=0, metadata=("test", row, 1))
+        for row, args in enumerate(arguments)
+    ]
+
+
+def log_likelihoods(lm, rows) -> list[float]:
+    """Log-likelihood of every choice of every row of a task."""
+    outcome = evaluate(lm, {"tasks": {"t": build_task(rows)}}, bootstrap_iters=0)
+    return [float(response[0][0]) for sample in outcome["samples"]["t"] for response in sample["resps"]]
+
+
+def test_the_class_is_registered_with_lm_eval():
+    assert get_model("hwh") is HwHLM
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name != "wikitext"])
+def test_scores_equal_those_of_lm_evals_own_wrapper(name, tiny_llama, tokenizer, rows_folder):
+    rows = load_task_rows(rows_folder, name, 5, 0)
+    theirs = log_likelihoods(HFLM(pretrained=tiny_llama, tokenizer=tokenizer, batch_size=1), rows)
+    ours = log_likelihoods(HwHLM(tiny_llama, tokenizer, batch_tokens=2048), rows)
+    assert len(set(theirs)) >= 5
+    assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def test_rolling_windows_equal_those_of_lm_evals_own_wrapper(tiny_llama, tokenizer, prose):
+    documents = [{"text": text[:1500]} for text in prose[:3]]
+    theirs = HFLM(pretrained=tiny_llama, tokenizer=tokenizer, batch_size=1, max_length=64)
+    ours = HwHLM(tiny_llama, tokenizer, rolling_window=64)
+    values = [
+        evaluate(lm, {"tasks": {"t": held_out_task(documents)}}, bootstrap_iters=0)["results"]["t"]
+        for lm in (theirs, ours)
+    ]
+    for metric in ("word_perplexity,none", "bits_per_byte,none"):
+        assert values[1][metric] == pytest.approx(values[0][metric], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["hellaswag", "boolq"])
+def test_scores_do_not_depend_on_the_batches(name, tiny_llama, tokenizer, rows_folder):
+    rows = load_task_rows(rows_folder, name, None, 0)
+    single, many = (log_likelihoods(HwHLM(tiny_llama, tokenizer, batch_tokens=size), rows) for size in (1, 100_000))
+    assert many == pytest.approx(single, abs=1e-4)
+
+
+def test_batches_keep_to_the_budget_and_lose_nothing():
+    lengths = [3, 90, 1, 40, 40, 7, 200, 40]
+    batches = list(token_batches(lengths, 120))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert batches[0] == [6], "longer than the budget: a batch of its own"
+    assert all(max(lengths[i] for i in batch) * len(batch) <= 120 for batch in batches[1:])
+
+
+def test_a_prompt_over_the_limit_is_an_error_naming_task_and_row(tiny_llama, tokenizer):
+    lm = HwHLM(tiny_llama, tokenizer, row_labels={"test": ["row 4 (id X1)", "row 9 (id X2)"]})
+    fits = " word" * 20
+    with pytest.raises(EvaluationError, match=rf"task test, row 9 \(id X2\): .*limit .* is {MAX_POSITIONS}"):
+        lm.loglikelihood(requests("loglikelihood", (fits, " end"), ("the harbour opens " * 300, " end")))
+    with pytest.raises(EvaluationError, match=r"task test, row 4 \(id X1\): .*room for the answer"):
+        lm.generate_until(requests("generate_until", (fits, {"max_gen_toks": MAX_POSITIONS})))
+
+
+def test_the_longest_prompt_that_fits_is_scored_whole(tiny_llama, tokenizer):
+    lm = HwHLM(tiny_llama, tokenizer)
+    context = "x" * 2000
+    while len(tokenizer.encode(context + " end", add_special_tokens=False)) - 1 > MAX_POSITIONS:
+        context = context[1:]
+    assert len(tokenizer.encode(context + " end", add_special_tokens=False)) - 1 == MAX_POSITIONS
+    lm.loglikelihood(requests("loglikelihood", (context, " end")))
+    assert lm.counts["test"].longest == MAX_POSITIONS
+    with pytest.raises(EvaluationError, match="row 0"):
+        lm.loglikelihood(requests("loglikelihood", ("x" + context, " end")))
+
+
+@pytest.mark.parametrize("continuation", ["", " ", "\n"])
+def test_an_empty_completion_is_named(continuation, tiny_llama, tokenizer):
+    with pytest.raises(EvaluationError, match="task test, row 1: choice 0 is empty"):
+        HwHLM(tiny_llama, tokenizer).loglikelihood(requests("loglikelihood", ("A", " b"), ("A", continuation)))
+
+
+def test_an_empty_text_is_named(tiny_llama, tokenizer):
+    with pytest.raises(EvaluationError, match="task test, row 0: the text is empty"):
+        HwHLM(tiny_llama, tokenizer, rolling_window=32).loglikelihood_rolling(requests("loglikelihood_rolling", ("",)))
+
+
+def test_a_window_over_the_limit_is_refused(tiny_llama, tokenizer):
+    lm = HwHLM(tiny_llama, tokenizer, rolling_window=MAX_POSITIONS + 1)
+    with pytest.raises(EvaluationError, match=r"held_out_perplexity\.window: a window takes 513 tokens"):
+        lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("A text.",)))
+
+
+def test_the_beginning_token_is_there_only_when_asked_for(tiny_llama, tokenizer):
+    without, with_bos = HwHLM(tiny_llama, tokenizer), HwHLM(tiny_llama, tokenizer, add_bos=True)
+    plain = tokenizer.encode("The mill", add_special_tokens=False)
+    assert without.tok_encode("The mill") == plain
+    assert with_bos.tok_encode("The mill") == [tokenizer.bos_token_id, *plain]
+    assert with_bos.tok_encode("The mill", add_special_tokens=False) == plain
+    pair = requests("loglikelihood", ("The mill", " opens"))
+    answer = tokenizer.encode("The mill opens", add_special_tokens=False)[len(plain) :]
+    tokens = torch.tensor([[tokenizer.bos_token_id, *plain, *answer]])
+    with torch.no_grad():
+        table = tiny_llama(tokens).logits.log_softmax(-1)[0]
+    expected = sum(table[len(plain) + place, token].item() for place, token in enumerate(answer))
+    assert with_bos.loglikelihood(pair)[0][0] == pytest.approx(expected, abs=1e-4)
+    assert without.loglikelihood(pair)[0][0] != pytest.approx(expected, abs=1e-3)
+
+
+def test_a_tokenizer_without_beginning_token_refuses_add_bos(tiny_llama, prose):
+    from transformers import PreTrainedTokenizerFast
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=train_tokenizer(prose)._tokenizer, eos_token="<|end|>")
+    with pytest.raises(EvaluationError, match="no beginning-of-sequence token"):
+        HwHLM(tiny_llama, bare, add_bos=True)
+    assert HwHLM(tiny_llama, bare).prefix_token_id == bare.eos_token_id
+
+
+def test_the_uniform_model_has_the_perplexities_that_follow_from_its_vocabulary(tokenizer, rows_folder, prose):
+    vocabulary = len(tokenizer)
+    lm = HwHLM(UniformModel(OracleConfig(vocab_size=vocabulary)), tokenizer, rolling_window=50)
+    articles = [text[:700] for text in prose[:4]]
+    wikitext = load_task_rows(rows_folder, "wikitext", None, 0)
+    for task, texts in (
+        (held_out_task([{"text": text} for text in articles]), articles),
+        (build_task(wikitext), [row["page"] for row in wikitext.rows]),
+    ):
+        outcome = evaluate(lm, {"tasks": {"t": task}}, bootstrap_iters=0)
+        scored = lm.counts[task.config.task].scored_tokens
+        # lm-eval's count of words in the raw text: white space at its ends counts as one more.
+        words = sum(len(re.split(r"\s+", text)) for text in texts)
+        expected = vocabulary ** (scored / words)
+        assert outcome["results"]["t"]["word_perplexity,none"] == pytest.approx(expected, rel=1e-6)
+    # Each token once: none left out at the edges of windows, none counted twice.
+    scored = lm.counts["held_out_articles"].scored_tokens
+    assert scored == sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in articles)
+    rows = load_task_rows(rows_folder, "lambada_openai", None, 0)
+    lm.counts.clear()
+    outcome = evaluate(lm, {"tasks": {"t": build_task(rows)}}, bootstrap_iters=0)
+    expected = vocabulary ** (lm.counts["lambada_openai"].scored_tokens / len(rows.rows))
+    assert outcome["results"]["t"]["perplexity,none"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_token_probability_of_the_uniform_model(tokenizer):
+    lm = HwHLM(UniformModel(OracleConfig(vocab_size=len(tokenizer))), tokenizer, rolling_window=16)
+    (value,) = lm.loglikelihood_rolling(requests("loglikelihood_rolling", ("The garden rests. " * 20,)))
+    assert value / lm.counts["test"].scored_tokens == pytest.approx(-math.log(len(tokenizer)), rel=1e-6)
+
+
+def test_generation_is_greedy_batched_and_cut_at_the_stop_text(tiny_llama, tokenizer):
+    lm = HwHLM(tiny_llama, tokenizer, batch_tokens=100_000)
+    prompts = ["The mill", "The station waits under a grey sky while the fields", "A"]
+    together = lm.generate_until(requests("generate_until", *((p, {"max_gen_toks": 8}) for p in prompts)))
+    alone = [lm.generate_until(requests("generate_until", (p, {"max_gen_toks": 8})))[0] for p in prompts]
+    assert together == alone
+    tokens = tokenizer.encode(prompts[0], add_special_tokens=False)
+    for _ in range(8):
+        with torch.no_grad():
+            tokens.append(int(tiny_llama(torch.tensor([tokens])).logits[0, -1].argmax()))
+    expected = tokenizer.decode(tokens[-8:], skip_special_tokens=True)
+    assert alone[0] == expected
+    stop = expected[3]
+    (cut,) = lm.generate_until(requests("generate_until", (prompts[0], {"max_gen_toks": 8, "until": [stop]})))
+    assert cut == expected.split(stop)[0]
+    with pytest.raises(EvaluationError, match="row 0: only greedy"):
+        lm.generate_until(requests("generate_until", ("A", {"do_sample": True})))

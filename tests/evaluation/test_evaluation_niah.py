@@ -1,0 +1,213 @@
+"""Needle prompts: exact fill, stored depth, errors that name the sample, and models with known answers."""
+
+from __future__ import annotations
+
+import pytest
+from oracle_models import CopyModel, OracleConfig
+
+from hwh_core.evaluation import wording
+from hwh_core.evaluation.errors import EvaluationError
+from hwh_core.evaluation.niah import (
+    NiahGenerator,
+    draw,
+    largest_fitting,
+    prose_haystack,
+    split_sentences,
+)
+from hwh_core.evaluation.niah_scoring import cell_table, sample_table, score_samples
+
+LENGTHS, DEPTHS = (256, 400), (0, 30, 50, 100)
+
+
+@pytest.fixture(scope="module")
+def haystack(prose):
+    return prose_haystack(prose, "made-up prose")
+
+
+@pytest.fixture(scope="module")
+def generator(tokenizer, haystack):
+    return NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3)
+
+
+@pytest.fixture(scope="module")
+def samples(generator):
+    return list(generator.grid(LENGTHS, DEPTHS, 2))
+
+
+def copy_model(tokenizer, window=None):
+    return CopyModel(OracleConfig(vocab_size=len(tokenizer), window=window), tokenizer)
+
+
+def test_the_wording_is_that_of_the_installed_package_in_the_singular():
+    words = wording.ruler_wording()
+    assert words.template.count("{context}") == 1
+    assert words.template.startswith("A special magic {type_needle_v} is hidden")
+    assert "What is the special magic {type_needle_v} for {query}" in words.template
+    assert words.needle == "One of the special magic {type_needle_v} for {key} is: {value}."
+    assert words.answer_prefix.startswith("The special magic {type_needle_v} for {query}")
+    assert words.answer_prefix.endswith(" is")
+
+
+def test_the_wording_is_read_without_importing_the_package():
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; from hwh_core.evaluation.wording import ruler_wording, key_words; ruler_wording(); key_words(); "
+        "print([name for name in ('lm_eval', 'nltk', 'wonderwords', 'datasets', 'torch') if name in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(wording, "find_spec", lambda package: None)
+    with pytest.raises(EvaluationError, match=r"package wonderwords is not installed; install wonderwords 3\.0\.1"):
+        wording.key_words.__wrapped__()
+
+
+def test_sentences_joined_give_the_text_back():
+    text = 'One ends. "Two?" he said. No. 3 costs 4.5 francs! (Four) goes on'
+    sentences = split_sentences(text)
+    assert " ".join(sentences) == text
+    assert sentences[0] == "One ends."
+    assert len(sentences) == 5
+    assert split_sentences("") == []
+
+
+@pytest.mark.parametrize("guess", [0, 1, 5, 37, 99, 100])
+@pytest.mark.parametrize("answer", [0, 1, 36, 37, 99, 100])
+def test_the_largest_size_that_fits_is_found_from_any_guess(guess, answer):
+    counted = []
+
+    def count(size):
+        counted.append(size)
+        return 10 + 3 * size
+
+    assert largest_fitting(count, 10 + 3 * answer + 2, 100, guess) == answer
+    assert all(0 <= size <= 100 for size in counted)
+    assert len(counted) <= 16
+
+
+def test_every_prompt_fills_its_length_to_the_last_word(samples, generator, tokenizer):
+    longest_word = max(len(tokenizer.encode(f" {word}")) for word in set(generator.haystack.words))
+    for sample in samples:
+        assert len(sample.prompt) + 12 + sample.fill_error == sample.length
+        assert 0 <= sample.fill_error < longest_word
+
+
+def test_prompts_hold_needle_question_and_answer_where_they_say(samples, tokenizer):
+    for sample in samples:
+        text = tokenizer.decode(sample.prompt)
+        needle = tokenizer.decode(sample.prompt[-sample.needle_distance :]).lstrip()
+        assert needle.startswith("One of the special magic numbers for ")
+        key = needle.split(" for ")[1].split(" is:")[0]
+        assert f"for {key} is: {sample.value}." in text
+        assert text.endswith(f"The special magic number for {key} mentioned in the provided text is")
+        assert text.count(sample.value) == 1
+        assert tokenizer.decode(sample.answer) == f" {sample.value}"
+        assert 10**6 <= int(sample.value) < 10**7
+
+
+def test_depth_runs_from_the_beginning_to_the_end_by_sentences(samples, tokenizer):
+    for sample in samples:
+        context = tokenizer.decode(sample.prompt).split("afterwards.\n", 1)[1].split("\nWhat is", 1)[0]
+        before, after = context.split("One of the special magic", 1)
+        after = after.split(f"{sample.value}.", 1)[1]
+        sentences = len(split_sentences(before.strip())) + len(split_sentences(after.strip()))
+        assert len(split_sentences(before.strip())) == int(sentences * sample.depth / 100)
+        assert (before.strip() == "") == (sample.depth == 0)
+        assert (after.strip() == "") == (sample.depth == 100)
+
+
+def test_a_prompt_depends_on_seed_length_depth_and_sample_alone(generator, tokenizer, haystack, samples):
+    again = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3)
+    assert again.make(400, 30, 1) == next(s for s in samples if (s.length, s.depth, s.sample) == (400, 30, 1))
+    other = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=4)
+    assert other.make(400, 30, 1).value != again.make(400, 30, 1).value
+    assert len({sample.value for sample in samples}) == len(samples)
+    # Written down once: a change would silently change every prompt.
+    assert draw(1, "a", below=10**9) == 502758271
+
+
+def test_the_beginning_token_counts_in_the_budget(tokenizer, haystack, generator):
+    with_bos = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, add_bos=True).make(256, 50, 0)
+    assert with_bos.prompt[0] == tokenizer.bos_token_id
+    assert len(with_bos.prompt) + 12 + with_bos.fill_error == 256
+    assert with_bos.fill_error >= 0
+    assert tokenizer.bos_token_id not in generator.make(256, 50, 0).prompt
+
+
+def test_a_length_that_needle_and_question_do_not_fit_is_named(generator):
+    with pytest.raises(EvaluationError, match=r"^NIAH sample 2 at length 64, depth 50%: needle and question take \d+"):
+        generator.make(64, 50, 2)
+
+
+def test_the_least_length_that_the_error_names_works(generator):
+    with pytest.raises(EvaluationError) as raised:
+        generator.make(64, 50, 2)
+    least = int(str(raised.value).rpartition("at least ")[2])
+    # Another length draws another needle: only the budget is of interest, so a few tokens are granted.
+    assert generator.make(least + 12, 50, 2).fill_error >= 0
+
+
+def test_an_answer_over_the_limit_is_named(tokenizer, haystack):
+    short = NiahGenerator(tokenizer, haystack, max_new_tokens=5, seed=3)
+    with pytest.raises(EvaluationError, match=r"NIAH sample 0 at length 256, depth 0%: the answer \d{7} takes"):
+        short.make(256, 0, 0)
+
+
+def test_a_haystack_that_is_too_short_is_named(tokenizer):
+    small = NiahGenerator(tokenizer, prose_haystack(["Only a few words."], "x"), max_new_tokens=12, seed=0)
+    with pytest.raises(EvaluationError, match=r"sample 0 at length 400, depth 0%: the haystack \(x\) has only 4 words"):
+        small.make(400, 0, 0)
+    with pytest.raises(EvaluationError, match="holds no words"):
+        prose_haystack([" ", ""], "x")
+
+
+@pytest.mark.parametrize("metric", ["teacher_forced_exact", "ruler_contains"])
+def test_the_copy_model_scores_everything_at_every_depth_and_length(metric, samples, tokenizer):
+    assert score_samples(copy_model(tokenizer), tokenizer, samples, metric, 4096, 12) == [True] * len(samples)
+
+
+@pytest.mark.parametrize("metric", ["teacher_forced_exact", "ruler_contains"])
+@pytest.mark.parametrize("window", [120, 250])
+def test_a_model_that_sees_n_tokens_fails_exactly_beyond(window, metric, samples, tokenizer):
+    correct = score_samples(copy_model(tokenizer, window), tokenizer, samples, metric, 4096, 12)
+    # The last token of the answer is written when the others already stand after the prompt.
+    expected = [sample.needle_distance + len(sample.answer) - 1 <= window for sample in samples]
+    assert correct == expected
+    assert {True, False} == set(expected)
+
+
+def test_scores_do_not_depend_on_the_batches(samples, tokenizer, tiny_llama):
+    for metric in ("teacher_forced_exact", "ruler_contains"):
+        results = [
+            score_samples(copy_model(tokenizer, 250), tokenizer, samples, metric, b, 12) for b in (1, 2000, 99999)
+        ]
+        assert results[0] == results[1] == results[2]
+
+
+def test_a_model_with_a_limit_refuses_longer_prompts(generator, tokenizer, tiny_llama):
+    longer = [generator.make(256, 0, 0), generator.make(600, 50, 1)]
+    for metric in ("teacher_forced_exact", "ruler_contains"):
+        with pytest.raises(EvaluationError, match=r"NIAH sample 1 at length 600, depth 50%: .*limit .* is 512"):
+            score_samples(tiny_llama, tokenizer, longer, metric, 4096, 12)
+        assert score_samples(tiny_llama, tokenizer, longer[:1], metric, 4096, 12) == [False]
+
+
+def test_an_unknown_metric_is_named(samples, tokenizer):
+    with pytest.raises(EvaluationError, match=r"niah\.metric: 'luck' is unknown"):
+        score_samples(copy_model(tokenizer), tokenizer, samples, "luck", 4096, 12)
+
+
+def test_cells_are_means_over_prompts(samples):
+    identity = {"scale": "s", "model": "m", "architecture": "transformer", "seed": 0}
+    labels = {"metric": "ruler_contains", "haystack": "made-up", "wording": "ruler", "training_length": None}
+    table = sample_table(samples, [index % 2 == 0 for index in range(len(samples))], identity, labels)
+    cells = cell_table(table)
+    assert len(cells) == len(LENGTHS) * len(DEPTHS)
+    assert list(cells["n"]) == [2] * len(cells)
+    assert list(cells["mean"]) == [0.5] * len(cells)
+    assert list(cells["stderr"]) == pytest.approx([0.5] * len(cells))
+    assert list(cells["length"].unique()) == list(LENGTHS)
