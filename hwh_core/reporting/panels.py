@@ -91,12 +91,17 @@ def map_panel(
 
 
 def colour_bar(figure: Figure, image: AxesImage, axis: Any, label: str, **options: Any) -> None:
-    """A colour bar with a small label and at most five ticks."""
+    """A colour bar with a small label and few ticks; with a square-root mapping at 0, a quarter and the maximum."""
     from matplotlib.ticker import MaxNLocator
 
     bar = figure.colorbar(image, ax=axis, **{"pad": 0.02, "fraction": 0.06, **options})
-    bar.locator = MaxNLocator(3)
-    bar.update_ticks()
+    if isinstance(image.norm, PowerNorm):
+        ticks = [0.0, image.norm.vmax / 4, image.norm.vmax]
+        bar.set_ticks(ticks, labels=[f"{tick:.2g}" for tick in ticks])
+        bar.minorticks_off()
+    else:
+        bar.locator = MaxNLocator(4)
+        bar.update_ticks()
     bar.set_label(label, fontsize=7)
     bar.ax.tick_params(labelsize=6, length=2)
     bar.outline.set_linewidth(0.5)

@@ -1,0 +1,50 @@
+"""Imagined results, written once for the tests of this folder that only read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import report_preset as presets
+import report_tree as tree
+
+from hwh_core.config import PresetConfig
+from hwh_core.reporting.results import Results
+
+
+class Case(NamedTuple):
+    """A preset and the folder of its imagined results."""
+
+    root: Path
+    preset: PresetConfig
+
+    def results(self) -> Results:
+        """A fresh reader, which has used no file yet."""
+        return Results(self.root, self.preset)
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory) -> Case:
+    """All architectures with two seeds, five pretrained models, controlled models with and without QK-norm."""
+    names = ("Qwen3-4B", "Qwen3-1.7B", "Llama3.1-8B-Instruct", "Gemma-7B", "smollm2-135m")
+    preset = presets.preset(
+        controlled=[*presets.laptop_controlled(), presets.controlled_model(1e6, 256, qk_norm=False)],
+        models=[presets.pretrained(name) for name in names],
+        scales=[presets.scale(presets.ALL, seeds=2)],
+    )
+    root = tmp_path_factory.mktemp("wide")
+    tree.write_controlled(root, preset)
+    tree.write_pretrained(root, preset, layers=18, heads=4)
+    tree.write_hwh(root, preset)
+    tree.put_json(root / "synthetic.json", tree.synthetic())
+    return Case(root, preset)
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory) -> Case:
+    """Results in the shape of the laptop preset."""
+    preset = presets.preset()
+    root = tmp_path_factory.mktemp("laptop")
+    tree.write_all(root, preset)
+    return Case(root, preset)
