@@ -34,6 +34,8 @@ pathvars:
     benchmarks=f"results/{PRESET.preset}/benchmarks",
 
 
+# The same folder for params, in which Snakemake replaces no path variables.
+RESULTS = f"results/{PRESET.preset}"
 PYTHON = sys.executable
 SCRIPTS = os.path.join(os.path.dirname(workflow.basedir), "scripts")
 CONTROLLED = {model.name: model for model in PRESET.controlled.models}

@@ -45,8 +45,8 @@ rule train_controlled:
     params:
         program=program("train"),
         code=code("train", only=TRAINING_CODE),
-        store=f"<results>/data/{PRESET.controlled.tokenizer}",
-        folder="<results>/controlled/{controlled}",
+        store=f"{RESULTS}/data/{PRESET.controlled.tokenizer}",
+        folder=f"{RESULTS}/controlled/{{controlled}}",
         settings=controlled_training_settings,
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
@@ -81,8 +81,8 @@ rule probe_controlled:
     params:
         program=program("probe_controlled"),
         code=code("probe_controlled"),
-        store=f"<results>/data/{PRESET.controlled.tokenizer}/held_out",
-        folder="<results>/controlled/{controlled}",
+        store=f"{RESULTS}/data/{PRESET.controlled.tokenizer}/held_out",
+        folder=f"{RESULTS}/controlled/{{controlled}}",
         settings=lambda wildcards: settings(
             {
                 "model": CONTROLLED[wildcards.controlled],

@@ -52,7 +52,7 @@ rule build_documents:
     params:
         program=program("build_documents"),
         code=code("build_documents"),
-        folder="<results>/data/documents",
+        folder=f"{RESULTS}/data/documents",
         settings=lambda wildcards: settings(
             {
                 "minimum_bytes": PRESET.data.minimum_bytes,
@@ -89,7 +89,7 @@ rule build_tokenizer:
     params:
         program=program("build_tokenizer"),
         code=code("build_tokenizer"),
-        folder="<results>/data/{tokenizer}/tokenizer",
+        folder=f"{RESULTS}/data/{{tokenizer}}/tokenizer",
         documents=lambda wildcards, input: (
             f"--documents {input[0]}" if len(input) else ""
         ),
@@ -121,8 +121,8 @@ rule tokenize_documents:
     params:
         program=program("tokenize_documents"),
         code=code("tokenize_documents"),
-        tokenizer="<results>/data/{tokenizer}/tokenizer",
-        folder="<results>/data/{tokenizer}/{split}",
+        tokenizer=f"{RESULTS}/data/{{tokenizer}}/tokenizer",
+        folder=f"{RESULTS}/data/{{tokenizer}}/{{split}}",
         settings=lambda wildcards: settings({}),
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --documents {input.documents:q}"

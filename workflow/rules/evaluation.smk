@@ -77,7 +77,7 @@ rule evaluate:
         program=program("evaluate"),
         code=code("evaluate"),
         rows=rows_folder(),
-        model="<results>/hwh/{scale}/{hwh}/model",
+        model=f"{RESULTS}/hwh/{{scale}}/{{hwh}}/model",
         settings=lambda wildcards: evaluation_settings(
             wildcards, evaluation=PRESET.evaluation
         ),
@@ -115,7 +115,7 @@ rule evaluate_niah:
     params:
         program=program("evaluate_niah"),
         code=code("evaluate_niah"),
-        model="<results>/hwh/{scale}/{hwh}/model",
+        model=f"{RESULTS}/hwh/{{scale}}/{{hwh}}/model",
         settings=lambda wildcards: evaluation_settings(
             wildcards, niah=PRESET.evaluation.niah
         ),

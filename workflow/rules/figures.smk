@@ -32,8 +32,8 @@ for number in PRESET.targets.figures:
             program=program("draw_figure"),
             code=code("draw_figure", f"hwh_core/reporting/fig{number}.py"),
             number=number,
-            folder="<results>",
-            stem=f"<results>/figures/fig{number}",
+            folder=RESULTS,
+            stem=f"{RESULTS}/figures/fig{number}",
             settings=lambda wildcards: settings(PRESET),
         shell:
             "{PYTHON} {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"

@@ -49,7 +49,7 @@ rule train_hwh:
         program=program("train"),
         code=code("train", only=TRAINING_CODE),
         store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
-        folder="<results>/hwh/{scale}/{hwh}",
+        folder=f"{RESULTS}/hwh/{{scale}}/{{hwh}}",
         settings=hwh_training_settings,
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"

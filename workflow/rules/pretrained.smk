@@ -30,8 +30,8 @@ rule fetch_pretrained:
     params:
         program=program("fetch_pretrained"),
         code=code("fetch_pretrained"),
-        folder="<resources>/pretrained/{pretrained}",
-        tokenizers="<results>/data",
+        folder="resources/pretrained/{pretrained}",
+        tokenizers=f"{RESULTS}/data",
         settings=lambda wildcards: settings(PRETRAINED[wildcards.pretrained].source),
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
@@ -59,8 +59,8 @@ rule probe_pretrained:
     params:
         program=program("probe_pretrained"),
         code=code("probe_pretrained"),
-        model="<resources>/pretrained/{pretrained}",
-        folder="<results>/pretrained/{pretrained}",
+        model="resources/pretrained/{pretrained}",
+        folder=f"{RESULTS}/pretrained/{{pretrained}}",
         settings=lambda wildcards: settings(
             {
                 "model": PRETRAINED[wildcards.pretrained],
@@ -95,8 +95,8 @@ rule behavior_scores:
     params:
         program=program("behavior_scores"),
         code=code("behavior_scores"),
-        model="<resources>/pretrained/{pretrained}",
-        folder="<results>/pretrained/{pretrained}",
+        model="resources/pretrained/{pretrained}",
+        folder=f"{RESULTS}/pretrained/{{pretrained}}",
         settings=lambda wildcards: settings(
             {
                 "model": PRETRAINED[wildcards.pretrained],

@@ -32,8 +32,8 @@ for number in PRESET.targets.tables:
             program=program("make_table"),
             code=code("make_table", f"hwh_core/reporting/table{number}.py"),
             number=number,
-            folder="<results>",
-            stem=f"<results>/tables/table{number}",
+            folder=RESULTS,
+            stem=f"{RESULTS}/tables/table{number}",
             settings=lambda wildcards: settings(PRESET),
         shell:
             "{PYTHON} {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
@@ -64,7 +64,7 @@ rule claims:
     params:
         program=program("make_claims"),
         code=code("make_claims"),
-        folder="<results>",
+        folder=RESULTS,
         settings=lambda wildcards: settings(PRESET),
     shell:
         "{PYTHON} {params.program:q} --root {params.folder:q} --settings {params.settings:q}"
