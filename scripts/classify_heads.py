@@ -134,7 +134,7 @@ def main() -> None:
     record = bands_record(result, settings.model, about.get("training_length"))
     record["num_heads_by_class"] = {kind: int((classes.head_class == kind).sum()) for kind in CLASSES}
     record["gqa_entanglement"] = gqa_entanglement(classes, int(about["num_kv_heads"]))
-    record["validation"] = validate(classes, qr, ld, resamples=resamples, seed=seeds[2])
+    record["validation"] = validate(classes, qr, ld, seed=seeds[2])
 
     def sample_mean(scores: np.ndarray) -> np.ndarray:
         flat = scores.reshape(len(scores), -1).astype(np.float64)

@@ -75,12 +75,15 @@ def _check_scores(name: str, values: np.ndarray, layers: int, heads: int) -> np.
     return values.reshape(len(values), -1).astype(np.float64)
 
 
-def validate(classes: HeadClasses, qr: np.ndarray, ld: np.ndarray, *, resamples: int, seed: int) -> dict[str, Any]:
+def validate(classes: HeadClasses, qr: np.ndarray, ld: np.ndarray, *, seed: int) -> dict[str, Any]:
     """All validation statistics of a model; ``qr`` and ``ld`` [sample, L, H], LD may hold NaN where undefined.
+
+    There are as many resamples as ``classes`` holds draws of S_ret.
 
     Each is {estimate, ci, n_heads} (and ``ci_over_heads``), estimate None where it is undefined, with a ``note``.
     """
     layers, heads = classes.s_ret.shape
+    resamples = len(classes.s_ret_draws)
     qr, ld = _check_scores("qr", qr, layers, heads), _check_scores("ld", ld, layers, heads)
     if len(qr) != len(ld):
         raise BandError(f"qr has {len(qr)} samples, ld {len(ld)}; both come from the same behaviour run")
