@@ -30,6 +30,7 @@ class Model(Strict):
     name: Name
     title: str
     candidate_bands: list[dict[str, float | str]] = Field(default_factory=list)
+    source: dict[str, Any] | None = Field(default=None, description="where the weights come from; recorded, not used")
 
 
 class Settings(Strict):

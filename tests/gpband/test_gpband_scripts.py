@@ -167,7 +167,9 @@ def write_behavior(folder: Path, shape: tuple[int, int] = (3, 2), **changes) -> 
 
 def classify(folder: Path, probe: Path, behavior: Path) -> Done:
     candidate = {"label": "pretraining", "rope_theta": 10000.0, "length": LENGTH}
-    settings = {"model": {"name": "m", "title": "M", "candidate_bands": [candidate]}, "band": BAND, "seed": 1}
+    # The workflow hands over the preset's whole entry of the model.
+    model = {"name": "m", "title": "M", "source": {"kind": "folder", "path": "x"}, "candidate_bands": [candidate]}
+    settings = {"model": model, "band": BAND, "seed": 1}
     outputs = ["--output-heads", folder / "heads.csv", "--output-bands", folder / "bands.json"]
     arguments = ["--settings", json.dumps(settings), "--probe", probe, "--behavior", behavior, *outputs]
     return run("classify_heads.py", *arguments)
