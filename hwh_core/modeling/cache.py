@@ -41,7 +41,7 @@ class AttentionState:
 
 
 class DeltaNetState:
-    """Recurrent state float32 [B, H, d, d] and last inputs of the q, k, v convolutions, each [B, conv_size - 1, width]."""
+    """Recurrent state float32 [B, H, d, d]; last inputs of the q, k, v convolutions, each [B, conv_size - 1, width]."""
 
     def __init__(self) -> None:
         self.recurrent: torch.Tensor | None = None

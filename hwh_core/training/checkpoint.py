@@ -107,8 +107,8 @@ class CheckpointFolder:
         for name, value in self.fingerprint.items():
             if state["fingerprint"].get(name) != value:
                 raise TrainingError(
-                    f"checkpoint {folder} was made under another {name} than this run's; restore that {name}, or delete "
-                    f"{self.path} to train anew"
+                    f"checkpoint {folder} was made under another {name} than this run's; restore that {name}, or "
+                    f"delete {self.path} to train anew"
                 )
         for name, expected in state["sha256"].items():
             if not (folder / name).is_file() or sha256_of(folder / name) != expected:

@@ -48,7 +48,7 @@ class _Loss(nn.Module):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of :meth:`Trainer.run`: the log rows of the whole run, its seconds, and whether a signal ended it early."""
+    """Result of :meth:`Trainer.run`: log rows of the whole run, its seconds, the exit code if a signal ended it."""
 
     rows: list[dict[str, Any]]
     seconds: float
@@ -184,8 +184,8 @@ class Trainer:
         loss_value, norm_value = torch.stack((self.workers.mean(loss), norm)).tolist()
         if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
             raise TrainingError(
-                f"step {step + 1}: loss is {loss_value} and the gradient's norm {norm_value}; the model was left as after "
-                "the last checkpoint. Lower the learning rate, or lengthen the warm-up"
+                f"step {step + 1}: loss is {loss_value} and the gradient's norm {norm_value}; the last checkpoint "
+                "is kept. Lower the learning rate, or lengthen the warm-up"
             )
         self.optimizer.step()
         self.optimizer.zero_grad()
