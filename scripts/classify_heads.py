@@ -75,8 +75,11 @@ def candidates(model: Model, rotary_dim: int, centres: list[float]) -> list[dict
         missing = {"label", "rope_theta", "length"} - set(row)
         if missing:
             raise UserError(f"--settings: model.candidate_bands: row {row} lacks {sorted(missing)[0]!r}")
-        theta, length = float(row["rope_theta"]), float(row["length"])
-        index = rope.predicted_index(rotary_dim, theta, length)
+        try:
+            theta, length = float(row["rope_theta"]), float(row["length"])
+            index = rope.predicted_index(rotary_dim, theta, length)
+        except ValueError as error:
+            raise UserError(f"--settings: model.candidate_bands: row {row}: {error}") from None
         nearest = min((centre - index for centre in centres), key=abs, default=None)
         rows.append(
             {

@@ -165,8 +165,8 @@ def write_behavior(folder: Path, shape: tuple[int, int] = (3, 2), **changes) -> 
     return path
 
 
-def classify(folder: Path, probe: Path, behavior: Path) -> Done:
-    candidate = {"label": "pretraining", "rope_theta": 10000.0, "length": LENGTH}
+def classify(folder: Path, probe: Path, behavior: Path, **changes) -> Done:
+    candidate = {"label": "pretraining", "rope_theta": 10000.0, "length": LENGTH} | changes
     # The workflow hands over the preset's whole entry of the model.
     model = {"name": "m", "title": "M", "source": {"kind": "folder", "path": "x"}, "candidate_bands": [candidate]}
     settings = {"model": model, "band": BAND, "seed": 1}
@@ -212,4 +212,8 @@ def test_scores_of_another_model_are_refused(tmp_path):
     done = classify(tmp_path, probe, write_behavior(tmp_path, default_window=99))
     assert done.returncode == 1
     assert "default_window 99 is not among windows [64, 128]" in done.stderr
+    done = classify(tmp_path, probe, write_behavior(tmp_path), rope_theta=0.5)
+    assert done.returncode == 1
+    assert "candidate_bands" in done.stderr
+    assert "rope_theta: 0.5 is not above 1" in done.stderr
     assert not (tmp_path / "heads.csv").exists()
