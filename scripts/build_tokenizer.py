@@ -6,10 +6,9 @@ import argparse
 import time
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from hwh_core.config import Tokenizer
 from hwh_core.data.errors import DataError
+from hwh_core.data.settings import parse_entry
 from hwh_core.data.tokenizer import save_hub_tokenizer, save_trained, tokenizer_fingerprint, train_bpe
 from hwh_core.provenance import write_manifest
 from hwh_core.scripting import load_settings, run
@@ -24,12 +23,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.time()
     values = load_settings(arguments.settings)
-    try:
-        settings = TypeAdapter(Tokenizer).validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "kind"
-        raise DataError(f"tokenizer settings: key {key!r}: {first['msg']}") from None
+    settings = parse_entry(Tokenizer, values, "tokenizer settings")
     inputs = []
     if settings.kind == "bpe":
         if arguments.documents is None:

@@ -109,13 +109,14 @@ def _drop_blocks(lines: list[str]) -> list[str]:
             index = _closing_fence(lines, index)
         elif directive and not line.strip()[2:].strip().startswith(_KEPT_DIRECTIVES):
             index = _end_of_indented(lines, index + 1, indent)
+            kept.append("")
         elif directive:
             kept.append(re.sub(r"\.\.\s*\w+::\s*", "", line))
             index += 1
         elif _TABLE.match(line):
             index += 1
         elif line.rstrip().endswith("::"):
-            kept.append(line.rstrip()[:-1] if line.strip() != "::" else "")
+            kept.extend((line.rstrip()[:-1] if line.strip() != "::" else "", ""))
             index = _end_of_indented(lines, index + 1, indent)
         else:
             kept.append(line)

@@ -6,22 +6,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from ..config import Source
 from ..files import atomic_write
 from .documents import DocumentWriter
 from .errors import DataError
+from .settings import parse_entry
 
 
 def parse_source(settings: dict[str, Any]) -> Any:
     """One entry of ``data.sources`` as a checked object. Raises :class:`DataError` naming the key."""
-    try:
-        return TypeAdapter(Source).validate_python(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "kind"
-        raise DataError(f"source settings: key {key!r}: {first['msg']}") from None
+    return parse_entry(Source, settings, "source settings")
 
 
 def source_documents(source: Any, *, root: Path, downloads: Path) -> Iterator[dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..files import atomic_directory
+from ..files import atomic_directory, write_json
 from .build import digest
 from .documents import load_documents
 from .errors import DataError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 PADDING = "<|padding|>"
+# Runs tokenizer.json as it stands; classes of single models may rebuild it.
+TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 SPECIAL_TOKENS = (END_OF_TEXT, PADDING)
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
 
@@ -75,51 +77,60 @@ def save_trained(tokenizer: tokenizers.Tokenizer, folder: str | Path) -> None:
     ``<|endoftext|>`` ends documents and stands before the first one, so it is also the beginning-of-text token; no
     token is added to a text on its own.
     """
-    from transformers import PreTrainedTokenizerFast
-
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END_OF_TEXT,
-        bos_token=END_OF_TEXT,
-        pad_token=PADDING,
-        clean_up_tokenization_spaces=False,
-    )
-    with atomic_directory(folder) as temporary:
-        wrapped.save_pretrained(temporary)
+    config = {
+        "tokenizer_class": TOKENIZER_CLASS,
+        "bos_token": END_OF_TEXT,
+        "eos_token": END_OF_TEXT,
+        "pad_token": PADDING,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write_folder(json.loads(tokenizer.to_str()), config, Path(folder))
 
 
 def save_hub_tokenizer(repository: str, revision: str, folder: str | Path) -> None:
     """Fetch a tokenizer of a hub at a pinned revision and save it as a folder.
 
-    Raises :class:`DataError` when it cannot be had, or is none that ``tokenizers`` runs, or has no end-of-text token.
+    Only ``tokenizer.json`` and ``tokenizer_config.json`` are taken, and the class is set to the general one: what the
+    file says decides, not code that a model class of some version adds. Raises :class:`DataError` when they cannot be
+    had or name no end-of-text token.
     """
-    from transformers import AutoTokenizer
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    where = f"tokenizer {repository} at revision {revision[:12]}"
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(repository, revision=revision, use_fast=True)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{where} cannot be read ({str(error).strip().splitlines()[0]}); check the names, the network and, "
-            f"offline, that it was fetched into the hub cache before"
-        ) from None
-    if not tokenizer.is_fast:
-        raise DataError(f"{where} has no tokenizer.json form; choose a repository that has one")
-    if tokenizer.eos_token_id is None:
-        raise DataError(f"{where} has no end-of-text token, which must end every document; choose another")
+    files = []
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        try:
+            files.append(Path(huggingface_hub.hf_hub_download(repository, name, revision=revision)))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise DataError(
+                f"tokenizer {repository} at revision {revision[:12]}: {name} cannot be fetched "
+                f"({type(error).__name__}: {reason}); check the names, the network and, offline, that it was fetched "
+                f"into the hub cache before"
+            ) from None
+    content, config = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    config = {key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_file", "name_or_path")}
+    _write_folder(content, {**config, "tokenizer_class": TOKENIZER_CLASS}, Path(folder))
+
+
+def _write_folder(content: dict[str, Any], config: dict[str, Any], folder: Path) -> None:
     with atomic_directory(folder) as temporary:
-        tokenizer.save_pretrained(temporary)
+        write_json(temporary / "tokenizer.json", content)
+        write_json(temporary / "tokenizer_config.json", config)
+        load_backend(temporary, shown=folder)
 
 
-def load_backend(folder: str | Path) -> tuple[tokenizers.Tokenizer, int, int]:
+def load_backend(folder: str | Path, shown: str | Path | None = None) -> tuple[tokenizers.Tokenizer, int, int]:
     """``(tokenizer, eos_token_id, vocab_size)`` of a tokenizer folder, without importing transformers.
 
-    Raises :class:`DataError` when the folder is no usable tokenizer or its end-of-text token is unknown.
+    ``shown`` is the name of the folder in errors, if not its own. Raises :class:`DataError` when the folder is no
+    usable tokenizer or its end-of-text token is unknown.
     """
     from tokenizers import Tokenizer
 
     folder = Path(folder)
     content, config = _read_folder(folder)
+    folder = Path(shown or folder)
     try:
         tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     except Exception as error:  # the Rust library raises bare Exception for every malformed file
@@ -150,13 +161,14 @@ def _end_token(config: dict[str, Any]) -> str | None:
 
 
 def tokenizer_fingerprint(folder: str | Path) -> str:
-    """sha256 over what decides which ids a text gets: ``tokenizer.json`` and the name of the end-of-text token.
+    """sha256 over what decides which ids a document gets: ``tokenizer.json`` and the name of the end-of-text token.
 
-    Layout of the JSON, and the padding and truncation that some run had switched on, do not count: a copy saved beside
-    a model has the same fingerprint. Raises :class:`DataError` when the folder is no tokenizer.
+    Layout of the JSON, padding and truncation that some run had switched on, and the special tokens that are put
+    around a text on request do not count: a copy that transformers saved beside a model has the same fingerprint.
+    Raises :class:`DataError` when the folder is no tokenizer.
     """
     content, config = _read_folder(Path(folder))
-    content.pop("padding", None)
-    content.pop("truncation", None)
+    for key in ("padding", "truncation", "post_processor"):
+        content.pop(key, None)
     text = json.dumps([content, _end_token(config)], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -51,8 +51,11 @@ def read_pages(data: bytes, where: str) -> Iterator[tuple[str, str]]:
             data = bz2.decompress(data)
         elif data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{where} is damaged or cut short ({error}); fetch it anew") from None
+    try:
         yield from _PageParser(where).parse(data)
-    except (OSError, EOFError, expat.ExpatError) as error:
+    except expat.ExpatError as error:
         raise DataError(f"{where} is no complete MediaWiki export ({error}); fetch it anew") from None
 
 
