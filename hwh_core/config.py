@@ -216,6 +216,13 @@ class BandConfig(Strict):
     cluster_min_layers: PositiveInt = 3
 
 
+class SyntheticConfig(Strict):
+    """Heads with a planted band, on which the extractor and the classification are checked (claims S1 and S2)."""
+
+    num_seeds: PositiveInt
+    rope_thetas: list[Annotated[float, Field(gt=1)]] = Field(min_length=1)
+
+
 # --------------------------------------------------------------------------- pretrained models
 
 
@@ -421,6 +428,7 @@ class PresetConfig(Strict):
     tokenizers: list[Tokenizer] = Field(min_length=1)
     controlled: ControlledConfig
     band: BandConfig
+    synthetic: SyntheticConfig
     pretrained: PretrainedConfig
     hwh: HwHConfig
     evaluation: EvaluationConfig

@@ -6,7 +6,6 @@ def controlled_training_settings(wildcards):
     return settings(
         {
             "model": {
-                "name": model.name,
                 "architecture": "transformer",
                 "rope_theta": model.rope_theta,
                 "qk_norm": model.qk_norm,
@@ -148,6 +147,8 @@ rule synthetic_check:
     params:
         program=program("synthetic_check"),
         code=code("synthetic_check"),
-        settings=lambda wildcards: settings({"band": PRESET.band, "seed": PRESET.seed}),
+        settings=lambda wildcards: settings(
+            {"band": PRESET.band, "seed": PRESET.seed, **PRESET.synthetic.model_dump(mode="json")}
+        ),
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"

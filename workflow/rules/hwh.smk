@@ -11,7 +11,6 @@ def hwh_training_settings(wildcards):
     return settings(
         {
             "model": {
-                "name": model.name,
                 "architecture": model.architecture,
                 "rope_theta": model.rope_theta,
                 "qk_norm": scale.qk_norm,
