@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,14 +95,18 @@ class Results:
             raise ReportError(f"{path} lacks the columns {missing}; it was made by another version: make it again")
         return frame
 
-    def maps(self, name: str) -> Maps:
-        """Probe maps of an ``.npz`` file."""
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """All arrays of an ``.npz`` file. Raises :class:`ReportError` when it is absent or damaged."""
         path = self.path(name)
         try:
             with np.load(path, allow_pickle=False) as store:
-                data = {key: store[key] for key in store.files}
-        except (ValueError, OSError, EOFError) as error:
-            raise ReportError(f"{path} is no readable probe file ({error}); delete it and run again") from None
+                return {key: store[key] for key in store.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ReportError(f"{path} is no readable file of arrays ({error}); delete it and run again") from None
+
+    def maps(self, name: str) -> Maps:
+        """Probe maps of an ``.npz`` file."""
+        path, data = self.root / name, self.arrays(name)
         try:
             maps = Maps(
                 rfis=data["rfis"],
@@ -144,9 +150,7 @@ class Results:
 
     def behavior(self, model: PretrainedModel) -> dict[str, np.ndarray]:
         """behavior.npz of a pretrained model: ``qr`` [sample, layer, head] and the arrays beside it."""
-        path = self.path(f"pretrained/{model.name}/behavior.npz")
-        with np.load(path, allow_pickle=False) as store:
-            return {key: store[key] for key in store.files}
+        return self.arrays(f"pretrained/{model.name}/behavior.npz")
 
     def _hwh(self, scale: HwHScale, models: list[HwHModel], file: str, columns: set[str]) -> pd.DataFrame:
         frames = [self.table(f"hwh/{scale.name}/{model.name}/{file}", columns) for model in models]

@@ -237,7 +237,7 @@ def write_scores(
                     "task": task,
                     "metric": metric,
                     "value": shifted,
-                    "stderr": 0.02 * value if ppl else np.sqrt(value * (1 - value) / n),
+                    "stderr": value * 0.4 / np.sqrt(n) if ppl else np.sqrt(value * (1 - value) / n),
                     "n": n,
                     "num_truncated": 0,
                     "num_tokens": 1000,
@@ -298,11 +298,14 @@ def paper_like_accuracy(architecture: str, length: int):
     return accuracy
 
 
-def write_hwh(root: Path, config: PresetConfig, shifts: dict[str, float] | None = None, accuracies=None) -> None:
+def write_hwh(
+    root: Path, config: PresetConfig, shifts: dict[str, float] | None = None, accuracies=None, rows: int = 400
+) -> None:
     for scale_ in config.hwh.scales:
         for model in scale_.models:
             folder = root / "hwh" / scale_.name / model.name
-            write_scores(folder, scale_, model, (shifts or {}).get(model.architecture, 0.0) + 0.001 * model.seed)
+            shift = (shifts or {}).get(model.architecture, 0.0) + 0.001 * model.seed
+            write_scores(folder, scale_, model, shift, n=rows)
             chosen = (accuracies or paper_like_accuracy)(model.architecture, scale_.length)
             write_niah(folder, scale_, model, config, chosen)
             put_json(folder / "metrics.json", {"tokens": 204800, "parameters": 1900000, "held_out_loss": 4.7})

@@ -1,0 +1,291 @@
+"""Claims about trained models (C, M, B): every rule with constructed numbers, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+import report_preset as presets
+import report_tree as tree
+
+from hwh_core.reporting import ledger
+from hwh_core.reporting.claim_model import Outcome
+from hwh_core.reporting.results import Results
+from hwh_core.rope import predicted_index
+
+PAPER_CONTROLLED = [
+    presets.controlled_model(theta, length, seed, qk_norm)
+    for theta, length, qk_norm in (
+        (1e4, 2048, True),
+        (1e6, 2048, True),
+        (1e4, 4096, True),
+        (1e4, 2048, False),
+        (1e6, 2048, False),
+    )
+    for seed in (0, 1, 2)
+]
+CENTRES = {"theta1e4-L2048": 21.5, "theta1e6-L2048": 14.5, "theta1e4-L4096": 24.0}
+CENTRES |= {"theta1e4-L2048-noqk": 23.0, "theta1e6-L2048-noqk": 15.5}
+
+
+def controlled(root, moved: dict[str, float] | None = None, spread: float = 0.05, **changes) -> Results:
+    """Three seeds a condition at the paper's lengths, ``spread`` apart; ``moved`` shifts conditions by name."""
+    preset = presets.preset(controlled=PAPER_CONTROLLED)
+    peaks = {}
+    for model in preset.controlled.models:
+        condition = model.name.rsplit("-s", 1)[0]
+        peaks[model.name] = CENTRES[condition] + (moved or {}).get(condition, 0.0) + spread * (model.seed - 1)
+    tree.write_controlled(root, preset, peaks, **changes)
+    return Results(root, preset)
+
+
+def outcome_of(results: Results, name: str) -> Outcome:
+    return next(claim for claim in ledger.CLAIMS if claim.id == name).evaluate(results)
+
+
+@pytest.mark.parametrize("name", ["C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C10"])
+def test_the_papers_numbers_are_reproduced(tmp_path, name):
+    outcome = outcome_of(controlled(tmp_path), name)
+    assert outcome.verdict == "reproduced", outcome
+    assert outcome.evidence
+    assert (tmp_path / outcome.evidence).is_file()
+    assert outcome.n_samples > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"),
+    [
+        ("C1", {"theta1e4-L2048": 2.0}),
+        ("C2", {"theta1e6-L2048": -2.0}),
+        ("C3", {"theta1e4-L4096": 2.0}),
+        ("C4", {"theta1e6-L2048": 3.0}),
+        ("C5", {"theta1e4-L2048-noqk": -2.5}),
+        ("C5", {"theta1e6-L2048-noqk": 2.0}),
+    ],
+)
+def test_bands_elsewhere_are_not_reproduced(tmp_path, name, moved):
+    assert outcome_of(controlled(tmp_path, moved), name).verdict == "not_reproduced"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("C6", {"layer_iqr": 4.0}),
+        ("C7", {"below_band_ratio": 0.5, "below_band_ratio_ci": [0.45, 0.55]}),
+        ("C7", {"below_band_over_initial": 0.5, "below_band_over_initial_ci": [0.45, 0.55]}),
+        ("C8", {"c8_rate": 0.0}),
+        ("C10", {"drift": 2.0}),
+    ],
+)
+def test_readings_outside_the_tolerance_are_not_reproduced(tmp_path, name, changes):
+    assert outcome_of(controlled(tmp_path, **changes), name).verdict == "not_reproduced"
+
+
+@pytest.mark.parametrize("name", ["C1", "C4", "C10"])
+def test_seeds_that_disagree_are_inconclusive(tmp_path, name):
+    results = controlled(tmp_path, spread=1.5)
+    if name == "C10":
+        for model in results.preset.controlled.models:
+            shift = 0.7 * (model.seed - 1)
+            tree.put_json(tmp_path / "controlled" / model.name / "band.json", tree.band(model, drift=shift))
+    assert outcome_of(results, name).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("name", ["C1", "C4", "C5", "C7", "C10"])
+def test_a_band_that_fails_the_null_in_one_seed_is_inconclusive(tmp_path, name):
+    results = controlled(tmp_path)
+    model = results.preset.controlled.models[0]
+    path = tmp_path / "controlled" / model.name / "band.json"
+    tree.put_json(path, tree.band(model, 21.5, verdict="none"))
+    outcome = outcome_of(results, name)
+    assert outcome.verdict == "inconclusive"
+    assert "null at initialisation" in outcome.note
+
+
+def test_no_band_at_all_gives_no_number(tmp_path):
+    outcome = outcome_of(controlled(tmp_path, verdict="none"), "C1")
+    assert outcome.verdict == "inconclusive"
+    assert outcome.parts[0].interval is None
+
+
+def test_an_edge_is_no_band(tmp_path):
+    assert outcome_of(controlled(tmp_path, verdict="edge"), "C1").verdict == "inconclusive"
+
+
+def test_agreement_no_better_than_chance_proves_nothing(tmp_path):
+    outcome = outcome_of(controlled(tmp_path, c8_chance=0.99), "C8")
+    assert outcome.verdict == "inconclusive"
+    assert "no better than chance" in outcome.note
+
+
+def test_two_layers_are_too_few_for_one_band_in_all_layers(tmp_path):
+    outcome = outcome_of(controlled(tmp_path, layers=2), "C6")
+    assert outcome.verdict == "not_testable"
+    assert "2 layers" in outcome.note
+
+
+def test_a_value_without_an_interval_over_samples_is_inconclusive(tmp_path):
+    assert outcome_of(controlled(tmp_path, peak_ci=None), "C1").verdict == "inconclusive"
+
+
+def test_the_constants_are_reported_without_a_verdict(tmp_path):
+    outcome = outcome_of(controlled(tmp_path), "C11")
+    assert outcome.verdict == "inconclusive"
+    residuals = {part.label: part.interval.estimate for part in outcome.parts}
+    assert residuals["r - r* (x*=4.4934), θ=1e4, L=2048"] == pytest.approx(21.5 - predicted_index(64, 1e4, 2048))
+    assert residuals["r - r* (x*=3.6572), θ=1e4, L=2048"] == pytest.approx(21.5 - predicted_index(64, 1e4, 2048, "oka"))
+    assert "report only" in outcome.note
+
+
+def test_the_replicas_have_their_own_row(tmp_path):
+    models = [presets.controlled_model(theta, 256, seed) for theta in (1e4, 1e6) for seed in (0, 1, 2)]
+    preset = presets.preset(controlled=models)
+    tree.write_controlled(tmp_path, preset)
+    results = Results(tmp_path, preset)
+    good = outcome_of(results, "C9")
+    assert good.verdict == "reproduced"
+    assert "not run" in good.note
+    assert outcome_of(results, "C1").verdict == "not_testable"
+    for model in preset.controlled.models:
+        tree.put_json(tmp_path / "controlled" / model.name / "band.json", tree.band(model, 5.0 + 0.01 * model.seed))
+    assert outcome_of(Results(tmp_path, preset), "C9").verdict == "not_reproduced"
+
+
+def test_one_seed_a_condition_is_inconclusive(tmp_path):
+    preset = presets.preset(controlled=[presets.controlled_model(1e4, 2048)])
+    tree.write_controlled(tmp_path, preset)
+    outcome = outcome_of(Results(tmp_path, preset), "C1")
+    assert outcome.verdict == "inconclusive"
+    assert "one seed" in outcome.note
+    assert outcome.n_seeds == 1
+
+
+# ------------------------------------------------------------------ M and B
+
+
+def hybrids(root, claim_scale: str, *, seeds: int = 3, shifts=None, accuracies=None, names=presets.ALL) -> Results:
+    niah_length = 256
+    preset = presets.preset(scales=[presets.scale(names, claim_scale, seeds=seeds, length=niah_length)])
+    niah = preset.evaluation.niah.model_copy(update={"samples_per_cell": 60, "depths": [0, 50, 100]})
+    preset = preset.model_copy(update={"evaluation": preset.evaluation.model_copy(update={"niah": niah})})
+    tree.write_hwh(root, preset, shifts, accuracies, rows=20000)
+    return Results(root, preset)
+
+
+BETTER = {"hwh_std": 0.08, "hwh_swa": 0.0, "hwh_std_r": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(name, {"M": "380M", "B": "1.4B"}[name[0]]) for name in ("M1b", "M3", "M6", "B1", "B3", "B4", "B5")],
+)
+def test_the_papers_ranking_is_reproduced_at_its_scale_only(tmp_path, name, size):
+    results = hybrids(tmp_path, size, shifts=BETTER)
+    outcome = outcome_of(results, name)
+    assert outcome.verdict == "reproduced", outcome
+    assert outcome.n_seeds == 3
+    assert outcome_of(results, f"{name}-scaled").verdict == "not_testable"
+
+
+def test_a_scaled_row_never_fills_the_papers_row(tmp_path):
+    results = hybrids(tmp_path, "scaled", shifts=BETTER)
+    assert outcome_of(results, "M6-scaled").verdict == "reproduced"
+    assert outcome_of(results, "M6").verdict == "not_testable"
+
+
+@pytest.mark.parametrize(("name", "size"), [("M1b", "380M"), ("M3", "380M"), ("M6", "380M"), ("B5", "1.4B")])
+def test_the_opposite_ranking_is_not_reproduced(tmp_path, name, size):
+    worse = {"hwh_std": -0.08, "hwh_std_r": 0.08}
+    assert outcome_of(hybrids(tmp_path, size, shifts=worse), name).verdict == "not_reproduced"
+
+
+def constant(**levels: float):
+    """Needle accuracy by architecture: ``levels`` beyond the training length, 1 within it."""
+    return lambda architecture, length: lambda n, depth, distance: levels.get(architecture, 1.0) if n > length else 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [("B1", {"transformer": 0.5}), ("B2", {"hwh_std": 0.3}), ("B3", {"gdn": 0.5}), ("B4", {"inter": 0.5})],
+)
+def test_needle_claims_fail_on_other_accuracies(tmp_path, name, levels):
+    assert outcome_of(hybrids(tmp_path, "1.4B", accuracies=constant(**levels)), name).verdict == "not_reproduced"
+
+
+def test_best_beyond_twice_the_length(tmp_path):
+    levels = {"transformer": 0.0, "gdn": 0.3, "inter": 0.0}
+    assert outcome_of(hybrids(tmp_path, "1.4B", accuracies=constant(**levels)), "B2").verdict == "reproduced"
+
+
+@pytest.mark.parametrize(("name", "able"), [("B1", "transformer"), ("B2", "hwh_std"), ("B3", "gdn"), ("B4", "inter")])
+def test_models_that_never_retrieve_within_their_length_are_inconclusive(tmp_path, name, able):
+    def nothing(architecture, length):
+        return lambda n, depth, distance: 0.0 if architecture == able else 1.0
+
+    outcome = outcome_of(hybrids(tmp_path, "1.4B", accuracies=nothing), name)
+    extrapolation = [part for part in outcome.parts if "never reaches 90%" in part.note]
+    assert extrapolation
+    assert all(part.verdict == "inconclusive" for part in extrapolation)
+
+
+def test_one_seed_decides_no_ranking(tmp_path):
+    outcome = outcome_of(hybrids(tmp_path, "380M", seeds=1, shifts=BETTER), "M6")
+    assert outcome.verdict == "inconclusive"
+    assert "one seed" in outcome.note
+
+
+ABLATION = {"hwh_std": 0.0, "hwh_swa": -0.05, "hwh_outer13": 0.0, "hwh_uniform13": 0.0}
+
+
+@pytest.mark.parametrize(("worse", "expected"), [("hwh_uniform13", "reproduced"), ("hwh_outer13", "not_reproduced")])
+def test_m4_edges(tmp_path, worse, expected):
+    def accuracies(architecture, length):
+        low = {"hwh_outer13": 0.4, worse: 0.1}.get(architecture, 1.0)
+        return lambda n, depth, distance: low if n > length else 1.0
+
+    results = hybrids(tmp_path, "380M", accuracies=accuracies, names=["hwh_uniform13", "hwh_outer13", "hwh_std"])
+    parts = {part.label: part.verdict for part in outcome_of(results, "M4").parts}
+    assert parts["needles in (L, 2L]: edges removed - uniform"] == expected
+    assert parts["needles beyond 2L: outer 1:7 - outer 1:3"] == "reproduced"
+
+
+def test_m2_parts(tmp_path):
+    results = hybrids(tmp_path, "380M", shifts={"hwh_std": 0.05}, accuracies=constant(hwh_std=0.3, hwh_swa=0.8))
+    parts = {part.label: part.verdict for part in outcome_of(results, "M2").parts}
+    assert parts["commonsense: GDN - SWA"] == "reproduced"
+    assert parts["retrieval: SWA - GDN"] == "not_reproduced"
+    assert parts["needles beyond L: SWA - GDN"] == "reproduced"
+
+
+@pytest.mark.parametrize(("wiki", "expected"), [(27.4, "reproduced"), (35.0, "not_reproduced")])
+def test_m1_compares_with_the_papers_numbers(tmp_path, wiki, expected):
+    results = hybrids(tmp_path, "380M", names=["hwh_std"])
+    scale = results.preset.hwh.scales[0]
+    tasks = tree.TASKS | {
+        "wikitext": (("word_perplexity", wiki),),
+        "lambada_openai": (("perplexity", 34.84), ("acc", 0.48)),
+    }
+    for model in scale.models:
+        tree.write_scores(tmp_path / "hwh/tiny" / model.name, scale, model, tasks=tasks, n=20000)
+    outcome = outcome_of(results, "M1")
+    assert outcome.verdict == expected
+    assert "mean of 7" in outcome.note
+
+
+def test_m5_is_reported_and_never_decided(tmp_path):
+    outcome = outcome_of(hybrids(tmp_path, "380M"), "M5")
+    assert outcome.verdict == "inconclusive"
+    assert [part.interval.estimate for part in outcome.parts] == [100.0, 100.0]
+
+
+def test_retrieval_at_small_scale_may_be_needles_within_the_length_and_says_so(tmp_path):
+    results = hybrids(tmp_path, "scaled", names=presets.MAIN)
+    scale = results.preset.hwh.scales[0]
+    few = {name: metrics for name, metrics in tree.TASKS.items() if name not in ("swde", "fda", "squad_completion")}
+    for model in scale.models:
+        tree.write_scores(tmp_path / "hwh/tiny" / model.name, scale, model, tasks=few)
+    assert "needles within the training length" in outcome_of(results, "M6-scaled").note
+
+
+def test_architectures_that_were_not_trained_are_named(tmp_path):
+    outcome = outcome_of(hybrids(tmp_path, "380M", names=presets.MAIN), "M2")
+    assert outcome.verdict == "not_testable"
+    assert "hwh_swa" in outcome.note

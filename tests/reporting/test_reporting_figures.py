@@ -1,0 +1,225 @@
+"""What the figures show: positions, orientation, scales, files, and the same bytes at every run."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import report_preset as presets
+import report_tree as tree
+
+from hwh_core.files import sha256_of
+from hwh_core.reporting import panels
+from hwh_core.reporting.results import Results
+from hwh_core.reporting.selection import ReportError
+from hwh_core.reporting.style import COLOUR_MAPS, draw_and_write, use_style
+from hwh_core.rope import inverse_frequencies, predicted_index
+
+
+def draw(case, number: int):
+    use_style()
+    drawing = import_module(f"hwh_core.reporting.fig{number}").draw(case.results())
+    plt.close(drawing.figure)
+    return drawing
+
+
+def test_a_figure_is_pdf_png_csv_and_a_manifest(laptop, tmp_path):
+    paths = draw_and_write(7, laptop.results(), tmp_path / "figures" / "fig7")
+    assert {path.name for path in paths} == {"fig7.pdf", "fig7.png", "fig7.csv"}
+    assert (tmp_path / "figures/fig7.pdf").read_bytes()[:5] == b"%PDF-"
+    assert (tmp_path / "figures/fig7.png").read_bytes()[:4] == b"\x89PNG"
+    manifest = json.loads((tmp_path / "figures/fig7.pdf.manifest.json").read_text())
+    assert manifest["settings"]["figure"] == 7
+    assert [name for name in manifest["inputs"] if name.endswith("heads.csv")]
+    assert manifest["beside"]["fig7.csv"] == sha256_of(tmp_path / "figures/fig7.csv")
+
+
+def test_a_figure_has_the_same_bytes_at_every_run(laptop, tmp_path):
+    first = draw_and_write(4, laptop.results(), tmp_path / "a")
+    second = draw_and_write(4, laptop.results(), tmp_path / "b")
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes(), one.suffix
+
+
+def test_the_csv_of_figure_3_peaks_where_the_band_was_planted(laptop):
+    data = draw(laptop, 3).data
+    assert set(data["metric"]) == {"RFIS", "RPD"}
+    rpd = data[data["metric"] == "RPD"]
+    for (theta, length, seed), rows in rpd.groupby(["rope_theta", "length_tokens", "seed"]):
+        peak = rows.groupby("frequency_group")["value"].mean().idxmax()
+        assert abs(peak - (predicted_index(64, theta, length) + 0.1 * seed)) <= 0.5
+    for column, name in (("predicted_covariance", "covariance"), ("predicted_oka", "oka")):
+        row = rpd.iloc[0]
+        assert row[column] == pytest.approx(predicted_index(64, row["rope_theta"], row["length_tokens"], name))
+
+
+def test_a_band_that_did_not_pass_the_null_is_not_marked_as_observed(tmp_path):
+    preset = presets.preset()
+    tree.write_controlled(tmp_path, preset, verdict="none")
+    use_style()
+    drawing = import_module("hwh_core.reporting.fig3").draw(Results(tmp_path, preset))
+    triangles = [line for axis in drawing.figure.axes for line in axis.lines if line.get_marker() == "^"]
+    plt.close(drawing.figure)
+    assert triangles == []
+    assert drawing.data["observed_peak"].isna().all()
+
+
+def test_figure_11_subtracts_the_model_at_initialisation(laptop):
+    data = draw(laptop, 11).data
+    change = data[data["quantity"] == "trained minus initialisation"].reset_index(drop=True)
+    model = laptop.preset.controlled.models[0]
+    maps = laptop.results().controlled_maps(model)
+    expected = (maps.mean("rpd") - maps.mean("rpd_initial")).mean(axis=1)
+    ours = change[change["model"] == model.name]["value"].to_numpy().reshape(expected.shape)
+    np.testing.assert_allclose(ours, expected, atol=1e-9)
+
+
+def test_figure_2_sorts_heads_by_qr_score(laptop):
+    data = draw(laptop, 2).data
+    scores = data[(data["metric"] == "RFIS") & (data["frequency_group"] == 0)]["qr"].to_numpy()
+    assert (np.diff(scores) <= 0).all()
+
+
+def cells(accuracy) -> pd.DataFrame:
+    rows = [
+        {"architecture": "gdn", "length": n, "depth": d, "accuracy": accuracy(n, d), "n": 4, "seeds": 1}
+        for n in (128, 256, 512)
+        for d in (0, 50, 100)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_needle_grid_has_full_depth_on_top_and_the_mean_on_the_same_scale():
+    use_style()
+    figure, axis = plt.subplots()
+    image = panels.needle_grid(axis, cells(lambda n, d: 100.0 if d == 100 else 0.0), "GDN", 256)
+    shown = np.asarray(image.get_array())
+    plt.close(figure)
+    assert (shown[0] == 100).all()
+    assert (shown[1:] == 0).all()
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["100", "50", "0"]
+    assert image.get_clim() == (0, 100)
+    curve = next(line for line in axis.lines if line.get_marker() == "o")
+    assert curve.get_color() == "white"
+    np.testing.assert_allclose(curve.get_ydata(), (1 - 1 / 3) * 2)
+    boundary = next(line for line in axis.lines if line.get_linestyle() == "--")
+    assert boundary.get_xdata()[0] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("percent", "row"), [(100.0, 0.0), (50.0, 1.0), (0.0, 2.0)])
+def test_the_mean_curve_meets_the_depth_axis_at_equal_percentages(percent, row):
+    use_style()
+    figure, axis = plt.subplots()
+    panels.needle_grid(axis, cells(lambda n, d: percent), "GDN", 256)
+    plt.close(figure)
+    curve = next(line for line in axis.lines if line.get_marker() == "o")
+    np.testing.assert_allclose(curve.get_ydata(), row)
+
+
+def test_frequency_axes_show_periods_in_tokens_beside_the_group():
+    use_style()
+    figure, axis = plt.subplots()
+    panels.frequency_axis(axis, inverse_frequencies(64, 1e4))
+    top = axis.child_axes[0]
+    labels = [label.get_text() for label in top.get_xticklabels()]
+    plt.close(figure)
+    assert axis.get_xlabel() == "frequency group r"
+    assert top.get_xlabel() == "period (tokens)"
+    assert labels == ["6.3", "62.8", "628", "6.28k"]
+    assert panels.period_text(np.inf) == "∞"
+    assert panels.period_text(2.5e6) == "2.5M"
+
+
+def test_colour_maps_are_perceptually_uniform():
+    assert set(COLOUR_MAPS.values()) <= {"viridis", "cividis", "magma", "inferno", "plasma"}
+
+
+def test_ablation_bars_say_what_was_not_run(tmp_path):
+    preset = presets.preset(scales=[presets.scale(presets.ALL)])
+    tree.write_hwh(tmp_path, preset)
+    for model in preset.hwh.scales[0].models:
+        folder = tmp_path / "hwh/tiny" / model.name
+        few = {name: metrics for name, metrics in tree.TASKS.items() if name not in ("swde", "fda", "squad_completion")}
+        tree.write_scores(folder, preset.hwh.scales[0], model, tasks=few)
+    use_style()
+    drawing = import_module("hwh_core.reporting.fig5").draw(Results(tmp_path, preset))
+    texts = [text.get_text() for text in drawing.figure.axes[0].texts]
+    plt.close(drawing.figure)
+    assert texts == ["not run"] * 3
+    rows = drawing.data[drawing.data["group"] == "real-world retrieval"]
+    assert rows["percent"].isna().all()
+
+
+def test_candidate_bands_without_a_base_lie_on_the_models_own_grid():
+    from hwh_core.reporting.headfigures import candidates
+
+    model = presets.preset(
+        models=[presets.pretrained("m") | {"candidate_bands": [{"label": "own grid", "length": 2048}]}]
+    ).pretrained.models[0]
+    found = candidates(model, inverse_frequencies(64, 1e4))
+    assert list(found.values()) == [pytest.approx(predicted_index(64, 1e4, 2048))]
+    broken = model.model_copy(update={"candidate_bands": [{"label": "x"}]})
+    with pytest.raises(ReportError, match="lacks \\['length'\\]"):
+        candidates(broken, inverse_frequencies(64, 1e4))
+
+
+# ------------------------------------------------------------------ bad input
+
+
+def test_a_missing_file_is_named_with_the_way_to_make_it(laptop, tmp_path):
+    with pytest.raises(ReportError, match=r"probe_x1\.npz does not exist; make it with `snakemake"):
+        draw_and_write(3, Results(tmp_path, laptop.preset), tmp_path / "fig3")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_probe_is_named(tmp_path):
+    preset = presets.preset()
+    tree.write_controlled(tmp_path, preset)
+    path = tmp_path / "controlled" / preset.controlled.models[0].name / "probe_x1.npz"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ReportError, match=r"probe_x1\.npz is no readable file of arrays"):
+        draw_and_write(3, Results(tmp_path, preset), tmp_path / "fig3")
+
+
+def test_a_probe_without_an_array_or_with_nan_is_named(tmp_path):
+    preset = presets.preset()
+    tree.write_controlled(tmp_path, preset)
+    model = preset.controlled.models[0]
+    path = tmp_path / "controlled" / model.name / "probe_x1.npz"
+    maps = tree.controlled_maps(model, 14.0)
+    np.savez(path, **{key: value for key, value in maps.items() if key != "inv_freq"})
+    with pytest.raises(ReportError, match="lacks the array 'inv_freq'"):
+        Results(tmp_path, preset).controlled_maps(model)
+    maps["rpd"][0, 0, 0, 0] = np.nan
+    np.savez(path, **maps)
+    with pytest.raises(ReportError, match="not finite"):
+        Results(tmp_path, preset).controlled_maps(model)
+
+
+def test_heads_that_do_not_fit_the_probe_are_refused(tmp_path):
+    preset = presets.preset()
+    tree.write_pretrained(tmp_path, preset)
+    path = tmp_path / "pretrained/smollm2-135m/heads.csv"
+    pd.read_csv(path).iloc[1:].to_csv(path, index=False)
+    with pytest.raises(ReportError, match=r"heads\.csv of smollm2-135m has 71 heads"):
+        draw_and_write(2, Results(tmp_path, preset), tmp_path / "fig2")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("{", "not valid JSON"), ("[]", "expected a JSON object"), ("\udcff", "not valid JSON")]
+)
+def test_damaged_json_is_named(tmp_path, text, named):
+    (tmp_path / "x.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ReportError, match=rf"x\.json.*{named}"):
+        Results(tmp_path, presets.preset()).json("x.json")
+
+
+@pytest.mark.parametrize(("text", "named"), [("", "no CSV table"), ("a,b\n1,2\n", "lacks the columns")])
+def test_damaged_tables_are_named(tmp_path, text, named):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ReportError, match=rf"x\.csv.*{named}"):
+        Results(tmp_path, presets.preset()).table("x.csv", {"layer"})

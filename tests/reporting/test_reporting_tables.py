@@ -1,0 +1,198 @@
+"""Cells of the tables: ours, intervals, the paper's values, what was not run, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+from importlib import import_module
+
+import numpy as np
+import pandas as pd
+import pytest
+import report_preset as presets
+import report_tree as tree
+
+from hwh_core.reporting import task_scores
+from hwh_core.reporting.results import Results
+from hwh_core.reporting.selection import ReportError
+from hwh_core.reporting.tables import Cell, Table, make_and_write, tex_escape
+
+
+def make(case_or_results, number: int) -> Table:
+    results = case_or_results.results() if hasattr(case_or_results, "results") else case_or_results
+    return import_module(f"hwh_core.reporting.table{number}").make(results)
+
+
+def row(table: Table, *labels: str) -> dict[str, Cell]:
+    return next(cells for found, cells in table.rows if found == labels)
+
+
+def test_a_table_is_csv_markdown_tex_and_a_manifest(laptop, tmp_path):
+    paths = make_and_write(3, laptop.results(), tmp_path / "table3")
+    assert {path.name for path in paths} == {"table3.csv", "table3.md", "table3.tex"}
+    assert (tmp_path / "table3.csv.manifest.json").is_file()
+    tex = (tmp_path / "table3.tex").read_text()
+    assert tex.count(r"\begin{") == tex.count(r"\end{") == 2
+    body = [line for line in tex.splitlines() if line.endswith(r"\\")]
+    assert {line.count(" & ") for line in body} == {10}
+    markdown = (tmp_path / "table3.md").read_text().splitlines()
+    assert {line.count("|") for line in markdown if line.startswith("|")} == {12}
+    with open(tmp_path / "table3.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    predicted = [
+        r for r in rows if r["L"] == "2048" and r["column"] == "r*" and r["θ"] == "10000" and r["QKNorm"] == "on"
+    ]
+    assert predicted[0]["paper"] == "21.27"
+    assert "Table 3" in predicted[0]["paper_source"]
+    assert float(predicted[0]["ours"]) == pytest.approx(21.27, abs=0.005)
+
+
+def test_table_3_holds_prediction_observation_and_null(laptop):
+    table = make(laptop, 3)
+    every = row(table, "10000", "256", "on", "all")
+    one = row(table, "10000", "256", "on", "0")
+    assert one["r*"].ours == pytest.approx(14.045, abs=1e-3)
+    assert one["observed r"].ours == pytest.approx(14.045, abs=1e-3)
+    assert one["T(r)"].ours == pytest.approx(358, abs=1)
+    assert one["verdict against null"].ours == "peak"
+    assert one["init peak"].ours == pytest.approx(14.145, abs=1e-3)
+    assert every["observed r"].n_seeds == 2
+    assert every["observed r"].high - every["observed r"].low > 10 * (one["observed r"].high - one["observed r"].low)
+    assert every["verdict against null"].ours == "peak 2/2"
+    unrun = row(table, "10000", "4096", "on", "-")
+    assert unrun["observed r"].ours is None
+    assert unrun["observed r"].text == "not run (paper 24)"
+    assert unrun["T(r)"].paper == 6283
+
+
+def test_table_3_shows_no_peak_that_failed_the_null(tmp_path):
+    preset = presets.preset()
+    tree.write_controlled(tmp_path, preset, verdict="none")
+    table = make(Results(tmp_path, preset), 3)
+    cells = row(table, "10000", "256", "on", "0")
+    assert cells["observed r"].ours is None
+    assert cells["verdict against null"].ours == "none"
+
+
+def test_table_1_has_both_means_and_the_papers_values(wide):
+    table = make(wide, 1)
+    cells = row(table, "tiny", "HwH-std")
+    seven = [cells[c.title].ours for c in task_scores.COMMONSENSE]
+    assert cells["Avg (7)"].ours == pytest.approx(np.mean(seven))
+    assert cells["Avg (8)"].ours == pytest.approx(np.mean([*seven, cells["LMB acc"].ours]))
+    assert cells["Hella."].ours == pytest.approx(30.05, abs=0.01)
+    assert cells["LMB ppl"].ours == pytest.approx(59.97, abs=0.01)
+    paper = row(table, "380M (paper)", "HwH-std")
+    assert [paper[c].paper for c in ("Wiki ppl", "LMB ppl", "Avg (8)", "Avg (7)")] == [27.41, 34.84, 42.78, 42.78]
+    assert paper["Wiki ppl"].text == "not run (paper 27.41)"
+
+
+def test_the_papers_value_stands_in_the_row_of_its_own_scale(tmp_path):
+    preset = presets.preset(scales=[presets.scale(presets.MAIN, claim_scale="380M", name="medium")])
+    tree.write_hwh(tmp_path, preset)
+    table = make(Results(tmp_path, preset), 1)
+    assert row(table, "medium", "HwH-std")["Wiki ppl"].text.endswith("(paper 27.41)")
+    assert row(table, "medium", "GDN")["Wiki ppl"].paper is None
+    assert [labels for labels, _ in table.rows if "paper" in labels[0]] == []
+
+
+def test_tasks_that_were_not_run_say_so_and_leave_no_average(tmp_path):
+    preset = presets.preset()
+    for model in preset.hwh.scales[0].models:
+        folder = tmp_path / "hwh/tiny" / model.name
+        tree.write_scores(folder, preset.hwh.scales[0], model, tasks={"piqa": tree.TASKS["piqa"]})
+    cells = row(make(Results(tmp_path, preset), 1), "tiny", "GDN")
+    assert cells["PIQA"].ours == pytest.approx(60.0)
+    for title in ("Wiki ppl", "BoolQ", "Avg (7)", "Avg (8)"):
+        assert cells[title].text == "not run"
+
+
+def test_one_task_on_different_rows_is_refused(tmp_path):
+    preset = presets.preset()
+    scale = preset.hwh.scales[0]
+    tree.write_hwh(tmp_path, preset)
+    tree.write_scores(tmp_path / "hwh/tiny/gdn", scale, scale.models[1], rows_sha256="b" * 64)
+    with pytest.raises(ReportError, match=r"was run on different rows by .*gdn"):
+        make(Results(tmp_path, preset), 1)
+
+
+def test_two_models_of_one_architecture_and_seed_are_refused(tmp_path):
+    preset = presets.preset()
+    scale = preset.hwh.scales[0]
+    tree.write_hwh(tmp_path, preset)
+    twin = scale.models[0].model_copy(update={"name": "gdn", "architecture": "transformer"})
+    tree.write_scores(tmp_path / "hwh/tiny/gdn", scale, twin)
+    with pytest.raises(ReportError, match=r"transformer hold task .* 2 times for seed 0"):
+        make(Results(tmp_path, preset), 1)
+
+
+def test_table_2_averages_the_grid_over_depths(wide):
+    cells = row(make(wide, 2), "tiny", "GDN")
+    assert cells["NIAH-S2 grid @256"].ours == pytest.approx(100)
+    assert cells["NIAH-S2 grid @768"].ours == pytest.approx(100 / 3)
+    assert cells["NIAH-S2 grid @256"].high == 100
+    assert cells["SWDE"].ours == pytest.approx(30.05, abs=0.01)
+    assert cells["DROP"].text == "not run"
+    assert cells["Avg retrieval"].text == "not run"
+
+
+def test_table_2_lists_ruler_tasks_that_were_run(tmp_path):
+    preset = presets.preset()
+    tree.write_hwh(tmp_path, preset)
+    scale = preset.hwh.scales[0]
+    for model in scale.models:
+        tasks = {"niah_single_1": (("1024", 0.9), ("512", 1.0)), **tree.TASKS}
+        tree.write_scores(tmp_path / "hwh/tiny" / model.name, scale, model, tasks=tasks)
+    table = make(Results(tmp_path, preset), 2)
+    assert [c for c in table.columns if c.startswith("niah_")] == ["niah_single_1 @512", "niah_single_1 @1024"]
+    assert row(table, "tiny", "Inter")["niah_single_1 @1024"].ours == pytest.approx(90.0)
+
+
+def test_table_4_is_generated_from_the_architectures(wide):
+    table = make(wide, 4)
+    middle = row(table, "tiny", "HwH-std", "middle")
+    outer = row(table, "tiny", "HwH-std", "outer")
+    edge = row(table, "tiny", "HwH-std", "first and last")
+    assert (middle["FA:local"].ours, outer["FA:local"].ours, edge["FA:local"].ours) == ("1:3", "1:7", "local only")
+    assert (middle["layers"].ours, outer["layers"].ours, edge["layers"].ours) == ("2–5", "1, 6", "0, 7")
+    assert middle["FA:local"].paper == "1:3"
+    assert int(middle["FA dims"].ours) + int(middle["local dims"].ours) == 128
+    assert middle["FA position"].ours == "NoPE"
+    assert row(table, "tiny", "HwH-std-r", "middle")["FA position"].ours == "RoPE"
+    assert row(table, "tiny", "Inter", "every 4th layer")["layers"].ours == "3, 7"
+    assert "sliding window" in row(table, "tiny", "HwH-swa", "middle")["local heads"].ours
+
+
+@pytest.mark.parametrize("number", [5, 6, 7, 8])
+def test_ablation_tables_have_a_row_for_each_compared_architecture(wide, number):
+    table = make(wide, number)
+    names = [labels[1] for labels, _ in table.rows]
+    expected = ["HwH-std", "HwH-swa", "HwH-std-r"] if number < 7 else ["HwH uniform 1:3", "HwH outer 1:3", "HwH-std"]
+    assert names == expected
+    assert ("PIQA" in table.columns) == (number in (5, 7))
+    assert ("SWDE" in table.columns) == (number in (6, 8))
+
+
+def test_cells_read_ours_then_interval_then_paper():
+    assert Cell(1.0, 0.5, 1.5, paper=2.0).text == "1.00 [0.50, 1.50] (paper 2.00)"
+    assert Cell(None).text == "not run"
+    assert Cell("peak").text == "peak"
+
+
+def test_a_row_that_does_not_fit_is_an_error():
+    table = Table(1, "t", ["a"], ["x"])
+    with pytest.raises(ValueError, match="does not fit"):
+        table.add(("1", "2"), {})
+    with pytest.raises(ValueError, match="does not fit"):
+        table.add(("1",), {"y": Cell(1.0)})
+
+
+def test_tex_prints_special_characters():
+    assert tex_escape("50% a_b & θ ≤ 2^3") == r"50\% a\_b \& $\theta$ $\le$ 2\textasciicircum{}3"
+
+
+def test_needle_errors_stay_above_zero_when_all_prompts_agree():
+    cells = pd.DataFrame({"architecture": "gdn", "length": 128, "depth": [0, 50], "mean": 1.0, "n": 4, "seed": 0})
+    value = task_scores.needle_values(cells, "gdn", lambda n: True)[0]
+    assert value.value == 100
+    assert value.stderr > 5
+    assert value.n == 8
