@@ -26,7 +26,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_DISABLE_TELEMETRY := 1
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+# pip would compile every module of every package, which takes longer than installing them. This proves that the packages
+# load, and compiles what is used.
+LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator, gguf, accelerate, pandas, pyarrow.parquet, \
+	scipy.stats, scipy.optimize, scipy.signal, matplotlib.pyplot, jinja2, pydantic, rich.table, zstandard, snakemake.cli, snakemake.api
 # glibc gives freed memory back to the system by default; tensors of one training step are then paged in anew at the next.
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
@@ -50,12 +54,14 @@ $(BIN)/python:
 
 # A stamp a layer: a second call installs nothing, an edited list of versions installs what changed.
 $(VENV)/.installed-run: requirements/run.txt requirements/cuda-constraints.txt pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --requirement requirements/run.txt
+	$(BIN)/python -m pip install --no-compile --requirement requirements/run.txt
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	@echo "loading the packages once"
+	@$(BIN)/python -c "$(LOAD)"
 	@touch $@
 
 $(VENV)/.installed-%: requirements/%.txt $(VENV)/.installed-run
-	$(BIN)/python -m pip install --requirement requirements/$*.txt | { grep -v '^Requirement already satisfied' || true; }
+	$(BIN)/python -m pip install --no-compile --requirement requirements/$*.txt | { grep -v '^Requirement already satisfied' || true; }
 	@touch $@
 
 setup: $(VENV)/.installed-run $(foreach extra,$(EXTRAS),$(VENV)/.installed-$(extra))  ## create .venv with pinned packages (EXTRAS="gpu slurm" adds layers)
