@@ -74,6 +74,20 @@ def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[in
         yield batch
 
 
+def sharing_groups(sequences: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Indices of all sequences, grouped under one that they are equal to or the beginning of."""
+    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
+    groups: dict[int, list[int]] = {}
+    host = None
+    # In this order a beginning stands right before what continues it, so going backwards the host comes first.
+    for index in reversed(order):
+        tokens = sequences[index]
+        if host is None or sequences[host][: len(tokens)] != tokens:
+            host = index
+        groups.setdefault(host, []).append(index)
+    return groups
+
+
 def pad(sequences: Sequence[Sequence[int]], fill: int, side: str, device: torch.device) -> torch.Tensor:
     """Token sequences as int64 [batch, longest], padded with ``fill`` on the given side."""
     width = max(map(len, sequences))

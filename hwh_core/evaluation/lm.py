@@ -22,6 +22,7 @@ from .inference import (
     logits_from,
     position_limit,
     score_tokens,
+    sharing_groups,
     token_batches,
 )
 
@@ -155,20 +156,20 @@ class HwHLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Scores of encoded requests; those with the same input tokens share one forward pass."""
-        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for index, (_, context, continuation) in enumerate(requests):
-            groups[tuple(context + continuation[:-1])].append(index)
-        inputs = list(groups)
+        """Scores of encoded requests. One whose input is the beginning of another's shares its forward pass, since a
+        causal model gives both the same logits there (answers of one token to one question, for instance)."""
+        inputs = [context + continuation[:-1] for _, context, continuation in requests]
+        groups = sharing_groups(inputs)
+        hosts = list(groups)
         scores: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
         fill = self.tokenizer.pad_token_id
         # tqdm draws nothing where stderr is not a terminal (disable=None).
-        bar = tqdm(total=len(inputs), desc="sequences", leave=False, disable=True if disable_tqdm else None)
+        bar = tqdm(total=len(hosts), desc="sequences", leave=False, disable=True if disable_tqdm else None)
         with bar:
-            for batch in token_batches([len(tokens) for tokens in inputs], self.batch_tokens):
-                members = [(row, index) for row, unit in enumerate(batch) for index in groups[inputs[unit]]]
+            for batch in token_batches([len(inputs[host]) for host in hosts], self.batch_tokens):
+                members = [(row, index) for row, unit in enumerate(batch) for index in groups[hosts[unit]]]
                 first = min(len(requests[index][1]) - 1 for _, index in members)
-                logits = logits_from(self.model, [inputs[unit] for unit in batch], first, fill)
+                logits = logits_from(self.model, [inputs[hosts[unit]] for unit in batch], first, fill)
                 for row, index in members:
                     _, context, continuation = requests[index]
                     start = len(context) - 1 - first

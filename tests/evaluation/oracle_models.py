@@ -10,9 +10,12 @@ from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel, Pre
 from transformers.modeling_outputs import CausalLMOutput
 
 MAX_POSITIONS = 512
-_SUBJECTS = "harbour river market garden bridge school mill tower orchard station library field".split()
-_VERBS = "opens closes changes grows rests begins waits turns remains sleeps".split()
-_PLACES = "behind the hill, near the old wall, under a grey sky, beside the road, in the early light".split(", ")
+_SUBJECTS = [
+    "harbour", "river", "market", "garden", "bridge", "school", "mill", "tower", "orchard", "station", "library",
+    "field",
+]  # fmt: skip
+_VERBS = ["opens", "closes", "changes", "grows", "rests", "begins", "waits", "turns", "remains", "sleeps"]
+_PLACES = ["behind the hill", "near the old wall", "under a grey sky", "beside the road", "in the early light"]
 _NEEDLE = re.compile(r"One of the special magic numbers for \S+ is: (\d+)\.")
 
 

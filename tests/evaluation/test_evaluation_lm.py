@@ -14,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from oracle_models import MAX_POSITIONS, OracleConfig, UniformModel, train_tokenizer
 
 from hwh_core.evaluation.errors import EvaluationError
-from hwh_core.evaluation.inference import token_batches
+from hwh_core.evaluation.inference import sharing_groups, token_batches
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task, held_out_task
@@ -72,6 +72,18 @@ def test_batches_keep_to_the_budget_and_lose_nothing():
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert batches[0] == [6], "longer than the budget: a batch of its own"
     assert all(max(lengths[i] for i in batch) * len(batch) <= 120 for batch in batches[1:])
+
+
+def test_sequences_share_a_pass_with_what_continues_them():
+    sequences = [[1, 2], [1, 2, 3, 4], [1, 2, 3], [5], [1, 2], [1, 3], [5, 6], [7]]
+    groups = sharing_groups(sequences)
+    assert sorted(index for members in groups.values() for index in members) == list(range(len(sequences)))
+    assert {host: sorted(members) for host, members in groups.items()} == {
+        1: [0, 1, 2, 4],
+        5: [5],
+        6: [3, 6],
+        7: [7],
+    }
 
 
 def test_a_prompt_over_the_limit_is_an_error_naming_task_and_row(tiny_llama, tokenizer):

@@ -1,0 +1,93 @@
+"""The project's own models through the evaluation: beyond their training length, in any batch, with generation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+
+from hwh_core.evaluation.inference import generate_greedy, load_model, position_limit
+from hwh_core.evaluation.lm import HwHLM
+from hwh_core.evaluation.niah import NiahGenerator, prose_haystack
+from hwh_core.evaluation.niah_scoring import score_samples
+
+TRAINING_LENGTH = 64
+SHAPE = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "attention_head_dim": 8,
+    "gdn_head_dim": 8,
+    "gate": True,
+    "initializer_range": 0.2,
+}
+
+
+@pytest.fixture(scope="module", params=["transformer", "gdn", "hwh_std"])
+def own_model(request, tokenizer, tmp_path_factory):
+    from hwh_core.config import ModelShape
+    from hwh_core.modeling import build_model
+
+    shape = ModelShape.model_validate(SHAPE).model_dump()
+    model = build_model(
+        shape,
+        request.param,
+        rope_theta=10000.0,
+        qk_norm=True,
+        length=TRAINING_LENGTH,
+        vocab_size=len(tokenizer),
+        seed=0,
+    )
+    folder = tmp_path_factory.mktemp(request.param)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load_model(folder)
+
+
+def scores(lm, texts):
+    requests = [
+        Instance(request_type="loglikelihood", doc={}, arguments=text, idx=0, metadata=("t", row, 1))
+        for row, text in enumerate(texts)
+    ]
+    return [value for value, _ in lm.loglikelihood(requests)]
+
+
+def test_lengths_beyond_training_are_scored_whole_and_in_any_batch(own_model, prose):
+    model, tokenizer = own_model
+    assert position_limit(model) is None
+    texts = [(prose[0][:size], " harbour opens") for size in (900, 40, 333, 41, 120)]
+    single, many = (HwHLM(model, tokenizer, batch_tokens=size) for size in (1, 100_000))
+    together = scores(many, texts)
+    assert together == pytest.approx(scores(single, texts), abs=1e-4)
+    assert many.max_length > 2 * TRAINING_LENGTH
+    assert many.counts["t"].truncated == 0
+    # And by the definition, from one forward pass over the whole text.
+    context = tokenizer.encode(texts[0][0], add_special_tokens=False)
+    whole = tokenizer.encode("".join(texts[0]), add_special_tokens=False)
+    with torch.no_grad():
+        table = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+    expected = sum(table[place - 1, whole[place]].item() for place in range(len(context), len(whole)))
+    assert together[0] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_text_begins_after_the_end_token_that_parts_documents_in_training(own_model):
+    model, tokenizer = own_model
+    assert tokenizer.bos_token_id != tokenizer.eos_token_id
+    assert HwHLM(model, tokenizer).prefix_token_id == tokenizer.eos_token_id
+    assert HwHLM(model, tokenizer, add_bos=True).prefix_token_id == tokenizer.bos_token_id
+
+
+def test_batched_generation_equals_single_generation(own_model, prose):
+    model, tokenizer = own_model
+    prompts = [tokenizer.encode(prose[1][:size], add_special_tokens=False) for size in (300, 20, 90)]
+    together = generate_greedy(model, prompts, 6, tokenizer.pad_token_id, None)
+    assert together == [generate_greedy(model, [prompt], 6, tokenizer.pad_token_id, None)[0] for prompt in prompts]
+    assert [len(tokens) for tokens in together] == [6, 6, 6]
+
+
+def test_needles_are_scored_beyond_the_training_length(own_model, prose):
+    model, tokenizer = own_model
+    generator = NiahGenerator(tokenizer, prose_haystack(prose, "prose"), max_new_tokens=12, seed=0)
+    samples = [generator.make(256, depth, 0) for depth in (0, 100)]
+    for metric in ("teacher_forced_exact", "ruler_contains"):
+        assert score_samples(model, tokenizer, samples, metric, 2048, 12) == [False, False]
