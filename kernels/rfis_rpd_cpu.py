@@ -66,9 +66,7 @@ def _tile(a: Tensor, b: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     return (0.25 / LN2) * ((p + p * x) * g).sum(dim=-1), largest
 
 
-def eager_tile(
-    a: Tensor, b: Tensor, p: Tensor, logits: Tensor | None = None, softcap: float | None = None
-) -> Tensor:
+def eager_tile(a: Tensor, b: Tensor, p: Tensor, logits: Tensor | None = None, softcap: float | None = None) -> Tensor:
     """JS/ln 2 [groups, rows] by the softmax form with log1p(t): any float type, any device, any size of c.
 
     ``a`` [groups, 4, rows], ``b`` [groups, 4, keys], ``p`` [rows, keys] (0 at invisible keys); with ``softcap`` also the

@@ -13,7 +13,9 @@ def main() -> None:
     """Command line of the program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", required=True, help="JSON of pretrained.models[].source, or the path of a file")
-    parser.add_argument("--downloads", type=Path, default=Path("resources/downloads"), help="folder of fetched archives")
+    parser.add_argument(
+        "--downloads", type=Path, default=Path("resources/downloads"), help="folder of fetched archives"
+    )
     parser.add_argument("--tokenizers", type=Path, help="folder of <tokenizer>/tokenizer, for kind random")
     parser.add_argument("--output", type=Path, required=True, help="folder of the model")
     args = parser.parse_args()

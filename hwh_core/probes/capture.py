@@ -15,10 +15,10 @@ from .errors import LogitMismatchError, ProbeError, UnsupportedModelError
 from .observers import Attention, Rotation, adapter_for, visible_rows
 
 LOGIT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest accepted error of rebuilt logits relative to the largest logit, by the model's type (spec: 1e-3 in float32)."""
+"""Largest accepted error of rebuilt logits relative to the largest logit, by the model's type."""
 
 TABLE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 1e-2, torch.float16: 4e-3}
-"""Largest accepted difference of the model's cos and sin from those of a frequency table (float32: angles up to 1e4)."""
+"""Largest accepted difference of the model's cos and sin from those of a frequency table (angles up to 1e4)."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,7 @@ class _Collector:
         )  # fmt: skip
         self.consume(replace(layer, max_logit_error=_checked_error(layer, seen_q, event)))
 
-    def _frequencies(
-        self, rotation: Rotation, positions: Tensor, layer: int
-    ) -> tuple[Tensor, float, Tensor, Tensor]:
+    def _frequencies(self, rotation: Rotation, positions: Tensor, layer: int) -> tuple[Tensor, float, Tensor, Tensor]:
         """The model's own table whose cosines and sines the layer used, with the factor on them."""
         cos, sin = rotation.cos[0].double(), rotation.sin[0].double()
         if rotation.cos.shape[0] > 1 and not bool((rotation.cos == rotation.cos[:1]).all()):
@@ -174,7 +172,7 @@ class _Collector:
             best = min(best, error)
         raise UnsupportedModelError(
             f"model: no frequency table (inv_freq) of the loaded model gives the cos and sin of layer {layer} at "
-            f"positions 0, 1, ... (nearest: off by {best:.2g}); multi-dimensional or shifted positions are not supported"
+            f"positions 0, 1, ... (nearest: off by {best:.2g}); multi-dimensional positions are not supported"
         )
 
 
@@ -252,8 +250,8 @@ def _checked_error(layer: LayerCapture, seen_q: Tensor, event: Attention) -> flo
     tolerance = LOGIT_TOLERANCE[event.q.dtype]
     if not worst < tolerance:
         raise LogitMismatchError(
-            f"model: frequency contributions of {where} miss the model's own logits by {worst:.2g} of the largest logit "
-            f"(accepted: {tolerance:g}); nothing was measured, since this attention is not the sum that it is taken for"
+            f"model: frequency contributions of {where} miss the model's own logits by {worst:.2g} of the "
+            f"largest logit (accepted: {tolerance:g}); nothing was measured, since this attention is not the sum that it is taken for"
         )
     return worst
 

