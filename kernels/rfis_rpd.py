@@ -94,9 +94,9 @@ def rfis_rpd(
     """RFIS and RPD (equations 8 to 13), mean over queries, each [H, groups]; groups = F, or F + 1 with partial rotary.
 
     Arguments as in :func:`hwh_kernels.rfis_rpd_reference.rfis_rpd_per_query`; several samples that share positions and
-    mask may lie one after another along the head dimension of ``q`` and of ``k``. Angles are float32 products of integer
-    positions and frequencies, as models form them (float64 with float64 inputs). Peak memory: some 20 tiles of 4 MB on
-    a CPU, besides H x Q x T logits.
+    mask may lie one after another along the head dimension of ``q`` and of ``k``. Angles are float32 products of
+    integer positions and frequencies, as models form them (float64 with float64 inputs). Peak memory: some 10 tiles of
+    4 MB on a CPU, besides 8 numbers for each frequency of each query and key.
     """
     check_arguments(q, k, inv_freq, query_positions, key_positions, pairing)
     heads, queries, head_dim = q.shape

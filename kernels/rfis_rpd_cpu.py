@@ -5,8 +5,8 @@ a frequency and removing its rotation are two kinds of group in one tile.
 
 With x = p'/p and t = (p' - p)/(p' + p) = (x - 1)/(x + 1), JS(p, p') = sum_j (p_j + p'_j)/2 * G(t_j)/2 where
 G(t) = (1 + t) log(1 + t) + (1 - t) log(1 - t) is even and non-negative. The compiled tile sums G itself, by its power
-series t^2 + t^4/6 + t^6/15 + ... where |t| < 1/4 and by log 4 - |u| (1 - |t|) - 2 log(1 + e^-|u|), u = log x, elsewhere:
-no term cancels, so a divergence of 1e-9 keeps its digits.
+series t^2 + t^4/6 + t^6/15 + ... where |t| < 1/4 and by log 4 - |u| (1 - |t|) - 2 log(1 + e^-|u|), u = log x,
+elsewhere: no term cancels, so a divergence of 1e-9 keeps its digits.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _tile(a: Tensor, b: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
 def eager_tile(a: Tensor, b: Tensor, p: Tensor, logits: Tensor | None = None, softcap: float | None = None) -> Tensor:
     """JS/ln 2 [groups, rows] by the softmax form with log1p(t): any float type, any device, any size of c.
 
-    ``a`` [groups, 4, rows], ``b`` [groups, 4, keys], ``p`` [rows, keys] (0 at invisible keys); with ``softcap`` also the
-    ``logits`` [rows, keys] before the cap.
+    ``a`` [groups, 4, rows], ``b`` [groups, 4, keys], ``p`` [rows, keys] (0 at invisible keys); with ``softcap`` also
+    the ``logits`` [rows, keys] before the cap.
     """
     c = torch.bmm(a.transpose(1, 2), b)
     if softcap is not None:

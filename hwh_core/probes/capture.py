@@ -251,7 +251,7 @@ def _checked_error(layer: LayerCapture, seen_q: Tensor, event: Attention) -> flo
     if not worst < tolerance:
         raise LogitMismatchError(
             f"model: frequency contributions of {where} miss the model's own logits by {worst:.2g} of the "
-            f"largest logit (accepted: {tolerance:g}); nothing was measured, since this attention is not the sum that it is taken for"
+            f"largest logit (accepted: {tolerance:g}); nothing was measured, since this attention is no such sum"
         )
     return worst
 

@@ -118,7 +118,7 @@ def synthetic_examples(texts: list[str], tokenizer: Any, length: int, count: int
         cut = truncate(left + middle + right, [(len(left), len(left) + len(middle))], budget)
         if cut is None:
             raise ProbeError(
-                f"pretrained.behavior.length: {length} tokens leave {budget} for context and its {len(middle)} gold ones"
+                f"pretrained.behavior.length: {length} tokens leave {budget} for context, {len(middle)} of them gold"
             )
         examples.append(_with_prefix(prefix, cut, question, null))
     return examples

@@ -123,7 +123,7 @@ def _softcapped_attention(q: Tensor, k: Tensor, v: Tensor, event: Attention) -> 
 
 
 def visible_rows(event: Attention, rows: slice) -> Tensor:
-    """Which keys the given rows of queries see according to the mask that attention received: bool [B or 1, 1, R, T]."""
+    """Which keys the given rows of queries see by the mask that attention received: bool [B or 1, 1, R, T]."""
     length = event.k.shape[2]
     positions = torch.arange(length, device=event.k.device)
     if event.mask is None:

@@ -90,8 +90,8 @@ def _from_hub(source: dict[str, Any], folder: Path, _: Path, __: Path | None) ->
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ProbeError(
-            f"source.repository: {repository} at {revision} could not be fetched ({reason}); check network, access rights "
-            "and revision, or use a source of kind 'folder'"
+            f"source.repository: {repository} at {revision} could not be fetched ({reason}); check network, access "
+            "rights and revision, or use a source of kind 'folder'"
         ) from None
     if not list(snapshot.glob("*.safetensors")):
         raise ProbeError(
