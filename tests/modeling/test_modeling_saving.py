@@ -1,0 +1,54 @@
+"""A saved model loads in a fresh process with identical logits, tied and untied; the CPU path never needs fla."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+LOAD = """
+import sys, torch
+import hwh_core.modeling
+from transformers import AutoConfig, AutoModelForCausalLM
+for folder in sys.argv[1:]:
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert type(model).__name__ == "HwHForCausalLM", type(model)
+    assert AutoConfig.from_pretrained(folder).layers == model.config.layers
+    ids = torch.load(folder + "/ids.pt", weights_only=True)
+    with torch.no_grad():
+        logits = model(ids).logits
+    frequencies = [module.inv_freq for _, _, module in model.rope_groups()]
+    torch.save({"logits": logits, "inv_freq": frequencies}, folder + "/fresh.pt")
+assert "fla" not in sys.modules and "triton" not in sys.modules, "the CPU path imported fla or triton"
+"""
+
+
+def test_logits_are_identical_in_a_fresh_process(make_model, tokens, tmp_path: Path):
+    expected = {}
+    for name, tied in itertools.product(("transformer", "hwh_std_r", "hwh_swa"), (False, True)):
+        model = make_model(name, tie_embeddings=tied)
+        folder = tmp_path / f"{name}-{tied}"
+        model.save_pretrained(folder)
+        torch.save(tokens(2, 40), folder / "ids.pt")
+        with torch.no_grad():
+            expected[folder] = model(tokens(2, 40)).logits, [m.inv_freq for _, _, m in model.rope_groups()]
+    command = [sys.executable, "-c", LOAD, *map(str, expected)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for folder, (logits, frequencies) in expected.items():
+        fresh = torch.load(folder / "fresh.pt", weights_only=True)
+        assert torch.equal(fresh["logits"], logits)
+        assert len(fresh["inv_freq"]) == len(frequencies) > 0
+        assert all(torch.equal(a, b) for a, b in zip(fresh["inv_freq"], frequencies, strict=True))
+
+
+def test_tied_weights_are_stored_once_and_stay_tied(make_model, tmp_path):
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    make_model("hwh_std", tie_embeddings=True).save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert "lm_head.weight" not in file.keys()  # noqa: SIM118 (not a dict)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
