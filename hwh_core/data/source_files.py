@@ -36,7 +36,11 @@ def files_documents(source: Any, root: Path) -> Iterator[dict[str, str]]:
 
 def file_documents(path: Path, shown: str, source: str, text_column: str) -> Iterator[dict[str, str]]:
     """Documents of one file; ``shown`` is its name in ids and errors."""
-    with open(path, "rb") as stream:
+    try:
+        opened = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise DataError(f"file {shown} of source {source!r} cannot be read ({error.strerror}); mend that") from None
+    with opened as stream:
         yield from stream_documents(stream, shown, source, text_column)
 
 

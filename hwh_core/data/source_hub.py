@@ -35,10 +35,11 @@ def hub_documents(source: Any) -> Iterator[dict[str, str]]:
 
 
 def _hub_error(source: Any, error: Exception) -> DataError:
+    reason = (str(error).strip().splitlines() or ["no message"])[0]
     return DataError(
         f"source {source.name!r}: {source.repository} at revision {source.revision[:12]} cannot be read "
-        f"({type(error).__name__}: {str(error).strip().splitlines()[0]}); check the names, the network and, "
-        f"offline, that it was fetched into the hub cache before"
+        f"({type(error).__name__}: {reason}); check the names, the network and, offline, that "
+        f"it was fetched into the hub cache before"
     )
 
 
@@ -66,7 +67,9 @@ def _translated(source: Any, error: Exception) -> Exception:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     known = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError)
-    return _hub_error(source, error) if isinstance(error, known) else error
+    # The HTTP library under huggingface_hub has changed its name more than once, and its errors are no OSError.
+    from_http_library = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests")
+    return _hub_error(source, error) if isinstance(error, known) or from_http_library else error
 
 
 def _fetch(source: Any, name: str) -> Path:

@@ -7,7 +7,11 @@ import os
 import resource
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
@@ -16,7 +20,7 @@ import zstandard
 from hwh_core.data.documents import load_documents
 from hwh_core.data.errors import DataError
 from hwh_core.data.source_git import read_manifest
-from hwh_core.data.source_hub import split_files
+from hwh_core.data.source_hub import list_files, split_files
 from hwh_core.data.sources import parse_source, source_documents, write_source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -246,6 +250,76 @@ def test_hub_source_from_the_cache_alone(tmp_path):
     assert done.stderr.startswith("error: source 'texts': some/texts at revision")
     assert done.stderr.count("\n") == 1
     assert not output.exists()
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """Answers as a hub does: the tree of one revision, and its files with commit and checksum in the headers."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def do_GET(self):
+        path = unquote(self.path.partition("?")[0])
+        head = {"X-Repo-Commit": REVISION}
+        if path == f"/api/datasets/some/texts/tree/{REVISION}":
+            entries = [
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for name, data in self.files.items()
+            ]
+            return self.answer(200, json.dumps(entries).encode(), head | {"Content-Type": "application/json"})
+        name = path.removeprefix(f"/datasets/some/texts/resolve/{REVISION}/")
+        if name in self.files:
+            data = self.files[name]
+            return self.answer(200, data, head | {"ETag": f'"{hashlib.sha1(data).hexdigest()}"'})
+        return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+
+    do_HEAD = do_GET
+
+    def answer(self, status, data, head):
+        self.send_response(status)
+        for key, value in {**head, "Content-Length": str(len(data))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        """No log: requests would fill the output of the tests."""
+
+
+def test_hub_source_from_a_server(tmp_path):
+    front = "---\nconfigs:\n- config_name: sample\n  data_files: sample/*\n---\n"
+    HubHandler.files = {"README.md": front.encode(), "other/0.jsonl": b'{"text": "Not wanted."}\n'}
+    HubHandler.files |= {"sample/1.jsonl": b'{"text": "Second."}\n', "sample/0.jsonl": b'{"text": "First."}\n'}
+    settings = {"kind": "hub", "name": "texts", "repository": "some/texts", "revision": REVISION, "license": "x"}
+    settings |= {"subset": "sample"}
+    output = tmp_path / "texts.jsonl.zst"
+    with ThreadingHTTPServer(("127.0.0.1", 0), HubHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        online = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "no_proxy": "*"}
+        online |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        done = run_fetch(settings, output, tmp_path, **online)
+        assert done.returncode == 0, done.stderr
+        missing = run_fetch({**settings, "revision": REVISION[::-1]}, tmp_path / "no.jsonl.zst", tmp_path, **online)
+        server.shutdown()
+    assert [d["text"] for d in load_documents(output)] == ["First.", "Second."]
+    assert missing.returncode == 1
+    assert missing.stderr.splitlines()[-1].startswith("error: source 'texts': some/texts at revision")
+    assert "Traceback" not in missing.stderr
+
+
+def test_hub_without_network(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    refused = type("ConnectError", (Exception,), {"__module__": "httpx2"})
+
+    def refuse(*arguments, **more):
+        raise refused("Connection refused")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", refuse)
+    with pytest.raises(DataError, match=r"cannot be read \(ConnectError: Connection refused\); check the names"):
+        list_files(hub_settings())
 
 
 def hub_settings(**more):
