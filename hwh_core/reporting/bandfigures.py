@@ -46,7 +46,7 @@ def collect(results: Results, condition: Condition, models: list[ControlledModel
     for model in models:
         maps, band = results.controlled_maps(model), results.band(model)
         for name in names:
-            stacked[name].append(maps.mean(name).mean(axis=1))
+            stacked[name].append(maps.layer_mean(name))
         rows.append(pd.DataFrame({"model": model.name, "seed": model.seed, "layer": maps.layer_index}))
         factor = band["factors"]["1"]
         if factor["verdict"] == "peak":

@@ -53,8 +53,15 @@ class Family:
         return self.needles(architecture, lambda n: n == round(multiple * self.length))
 
     def able(self, architecture: str) -> bool:
-        """Whether the model reaches 90% at half its training length (1K in the paper) in any seed."""
-        return any(value.value >= ABLE for value in self.at(architecture, 0.5).values())
+        """Whether the model reaches 90% at half its training length (1K in the paper) in any seed.
+
+        A grid without that length answers with the shortest one that it has within the training length.
+        """
+        half, lengths = round(0.5 * self.length), set(self.cells["length"].unique())
+        length = half if half in lengths else min(lengths)
+        if length > self.length:
+            return False
+        return any(value.value >= ABLE for value in self.needles(architecture, lambda n: n == length).values())
 
     def retrieval(self, architecture: str) -> SeedValues:
         """Mean of the real-world retrieval tasks; where none was run, needles within the training length."""
@@ -100,6 +107,7 @@ def level(values: SeedValues) -> Interval | None:
     return combine([v.value for v in values.values()], [v.stderr for v in values.values()]) if values else None
 
 
+NOT_ABLE = "a model never reaches 90% at half the training length (or at the shortest length of the grid)"
 ONE_SEED = "one seed: the spread over seeds is unknown"
 
 
@@ -108,7 +116,7 @@ def ranked(label: str, interval: Interval | None, margin: float = 0.0, able: boo
     if interval is None:
         return Part(label, None, "not_testable", "not run for both")
     if not able:
-        return Part(label, interval, "inconclusive", "a model never reaches 90% at half the training length")
+        return Part(label, interval, "inconclusive", NOT_ABLE)
     return Part(label, interval, ranking_verdict(interval, margin), ONE_SEED if interval.n_seeds < 2 else "")
 
 
@@ -117,7 +125,7 @@ def bounded(label: str, interval: Interval | None, low: float, high: float, able
     if interval is None:
         return Part(label, None, "not_testable", "not run")
     if not able:
-        return Part(label, interval, "inconclusive", "a model never reaches 90% at half the training length")
+        return Part(label, interval, "inconclusive", NOT_ABLE)
     return Part(label, interval, verdict(interval, low, high), ONE_SEED if interval.n_seeds < 2 else "")
 
 

@@ -52,10 +52,10 @@ def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, di
     maps = results.pretrained_maps(model)
     heads = results.heads(model).sort_values(["layer", "head"]).reset_index(drop=True)
     row_of = {int(layer): row for row, layer in enumerate(maps.layer_index)}
-    num_heads = maps.rfis.shape[2]
-    if len(heads) != len(row_of) * num_heads or not set(heads["layer"]) <= set(row_of):
+    present = int((~np.isnan(maps.rpd).all(axis=(0, 3))).sum())
+    if len(heads) != present or not set(heads["layer"]) <= set(row_of):
         raise ReportError(
-            f"heads.csv of {model.name} has {len(heads)} heads, its probe {len(row_of)} layers of {num_heads}; "
+            f"heads.csv of {model.name} has {len(heads)} heads, its probe {present} in {len(row_of)} layers; "
             "make both again from one model"
         )
     rows, columns = heads["layer"].map(row_of).to_numpy(), heads["head"].to_numpy()
@@ -131,7 +131,7 @@ def layer_means(results: Results, model: PretrainedModel, title: str) -> Drawing
     figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, height), layout="constrained", sharey=True)
     tables = []
     for axis, name in zip(axes, ("rfis", "rpd"), strict=True):
-        values = maps.mean(name).mean(axis=1)
+        values = maps.layer_mean(name)
         image = panels.map_panel(axis, values, name)
         panels.frequency_axis(axis, maps.inv_freq, target=8)
         panels.mark_bands(axis, predicted)

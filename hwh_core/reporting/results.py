@@ -43,6 +43,10 @@ class Maps:
         weight = self.sample_weight / self.sample_weight.sum()
         return np.einsum("n,nlhf->lhf", weight, values.astype(np.float64))
 
+    def layer_mean(self, name: str) -> np.ndarray:
+        """:meth:`mean`, averaged over the heads that each layer has: [layer, frequency]."""
+        return np.nanmean(self.mean(name), axis=1)
+
 
 def preset_of(config: str | Path | None, settings: str | None) -> PresetConfig:
     """The preset from a preset file, or from JSON text or a JSON file; exactly one of the two is given."""
@@ -122,7 +126,9 @@ class Results:
             raise ReportError(
                 f"{path} lacks the array {error}; it was made by another version: make it again"
             ) from None
-        if not (np.isfinite(maps.rfis).all() and np.isfinite(maps.rpd).all()):
+        # A head that its layer does not have is NaN throughout; anything else must be finite.
+        absent = np.isnan(maps.rpd).all(axis=(0, 3))[None, :, :, None]
+        if not all((np.isfinite(values) | absent).all() for values in (maps.rfis, maps.rpd)):
             raise ReportError(f"{path} holds values that are not finite; probe the model again")
         return maps
 

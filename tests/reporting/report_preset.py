@@ -94,6 +94,7 @@ def preset(
             "probe": {"num_samples": 3, "num_queries": 16, "eval_length_factors": [0.5, 1.0, 2.0]},
         },
         "band": {},
+        "synthetic": {"num_seeds": 1, "rope_thetas": [10000.0]},
         "pretrained": {
             "models": models if models is not None else [pretrained("smollm2-135m", "SmolLM2-135M-Instruct")],
             "probe": {"length": 2048, "num_samples": 3, "num_queries": 128},

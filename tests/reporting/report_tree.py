@@ -253,29 +253,23 @@ def write_niah(folder: Path, scale, model, config: PresetConfig, accuracy) -> No
     """``accuracy(length, depth, distance_to_the_end) -> probability``; prompts are drawn with the model's seed."""
     niah = config.evaluation.niah
     rng = np.random.default_rng(model.seed)
-    rows = []
-    for length in niah.lengths:
-        for depth in niah.depths:
-            for sample in range(niah.samples_per_cell):
-                distance = round(length * (1 - depth / 100))
-                rows.append(
-                    {
-                        "scale": scale.name,
-                        "model": model.name,
-                        "architecture": model.architecture,
-                        "seed": model.seed,
-                        "length": length,
-                        "depth": depth,
-                        "sample": sample,
-                        "prompt_tokens": length - 8,
-                        "needle_distance": distance,
-                        "correct": int(rng.random() < accuracy(length, depth, distance)),
-                        "metric": niah.metric,
-                        "haystack": niah.haystack,
-                        "wording": "ruler",
-                    }
-                )
-    frame = pd.DataFrame(rows)
+    cells = [(n, d, round(n * (1 - d / 100))) for n in niah.lengths for d in niah.depths]
+    chance = np.repeat([accuracy(*cell) for cell in cells], niah.samples_per_cell)
+    frame = pd.DataFrame(
+        np.repeat(cells, niah.samples_per_cell, axis=0), columns=["length", "depth", "needle_distance"]
+    )
+    frame = frame.assign(
+        scale=scale.name,
+        model=model.name,
+        architecture=model.architecture,
+        seed=model.seed,
+        sample=np.tile(np.arange(niah.samples_per_cell), len(cells)),
+        prompt_tokens=frame["length"] - 8,
+        correct=(rng.random(len(chance)) < chance).astype(int),
+        metric=niah.metric,
+        haystack=niah.haystack,
+        wording="ruler",
+    )
     put_table(folder / "niah.csv", frame)
     keys = ["scale", "model", "architecture", "seed", "length", "depth"]
     cells = frame.groupby(keys).agg(mean=("correct", "mean"), n=("correct", "size")).reset_index()
