@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypedDict
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -270,15 +271,23 @@ class RandomModel(Strict):
 ModelSource = Annotated[GgufWheelModel | HubModel | FolderModel | RandomModel, Field(discriminator="kind")]
 
 
+class CandidateBand(TypedDict):
+    """One prediction to draw beside a model's maps; without ``rope_theta`` on the model's own frequencies."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    label: str
+    rope_theta: NotRequired[Annotated[float, Field(gt=1)]]
+    length: PositiveInt
+
+
 class PretrainedModel(Strict):
     """One pretrained model, the claims that it stands for, and the figures in which it appears."""
 
     name: Name
     title: str
     source: ModelSource
-    candidate_bands: list[dict[str, float | str]] = Field(
-        default_factory=list, description="rows {label, rope_theta, length}: predictions drawn beside the maps"
-    )
+    candidate_bands: list[CandidateBand] = Field(default_factory=list, description="predictions drawn beside the maps")
 
 
 class PretrainedProbe(Strict):

@@ -50,6 +50,7 @@ def minimal_preset() -> dict[str, Any]:
             "probe": {"num_samples": 2, "num_queries": 4, "eval_length_factors": [0.5, 1.0, 2.0]},
         },
         "band": {},
+        "synthetic": {"num_seeds": 1, "rope_thetas": [10000.0]},
         "pretrained": {
             "models": [],
             "probe": {"length": 32, "num_samples": 2, "num_queries": 4},

@@ -111,6 +111,16 @@ def test_muon_needs_its_learning_rate(minimal_preset):
     assert "matrix_learning_rate" in refusal(minimal_preset)
 
 
+def test_rows_that_stay_mappings_are_as_strict(minimal_preset):
+    model = {"name": "m", "title": "M", "source": {"kind": "folder", "path": "m"}}
+    model["candidate_bands"] = [{"label": "own", "length": 64}, {"label": "1e4", "rope_theta": 10000.0, "length": 64}]
+    minimal_preset["pretrained"]["models"] = [model]
+    rows = validate_preset(minimal_preset, "my.yaml").pretrained.models[0].candidate_bands
+    assert rows == model["candidate_bands"]
+    model["candidate_bands"][0]["rope_tehta"] = 1.0
+    assert "unknown key 'pretrained.models.0.candidate_bands.0.rope_tehta'" in refusal(minimal_preset)
+
+
 def test_several_mistakes_are_counted(minimal_preset):
     minimal_preset["sedd"] = 1
     minimal_preset["data"]["minimun_bytes"] = 1
@@ -171,13 +181,20 @@ def test_preset_file_equals_its_resolved_form(path):
     assert PresetConfig.model_validate(resolved) == preset
 
 
+def scalars(node: yaml.Node) -> list[yaml.ScalarNode]:
+    """All scalars of a YAML document, as they are written."""
+    if isinstance(node, yaml.ScalarNode):
+        return [node]
+    children = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    return [scalar for child in children for scalar in scalars(child)]
+
+
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_numbers_are_written_so_that_yaml_reads_numbers(path):
-    lines = path.read_text(encoding="utf-8").splitlines()
-    bare = re.compile(r"(?<![\w.\"'-])\d+(\.\d*)?[eE][+-]?\d+(?![\w.\"'])")
-    for line in lines:
-        for match in bare.finditer(line.split(" #")[0]):
-            assert isinstance(yaml.safe_load(match.group()), float), f"{path.name}: {match.group()} is text for YAML"
+def test_no_number_is_read_as_text(path):
+    written = scalars(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+    plain = [node for node in written if node.style is None and node.tag == "tag:yaml.org,2002:str"]
+    looks_like_a_number = re.compile(r"[-+]?[0-9][0-9_.]*([eE][-+]?[0-9]+)?")
+    assert [node.value for node in plain if looks_like_a_number.fullmatch(node.value)] == []
 
 
 def test_the_four_presets_are_there():
