@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ..files import atomic_write, sha256_of
-from ..provenance import write_manifest
+from ..provenance import code_hash, write_manifest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,9 @@ def write_drawing(drawing: Drawing, prefix: str | Path, results: Results, number
     plt.close(drawing.figure)
     others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"figure": number, "preset": results.preset.preset, **drawing.settings}
-    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra={"beside": others})
+    # The program loads the figure's module by name, so the program's own code hash does not hold it.
+    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/fig{number}.py")}
+    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
     return paths
 
 

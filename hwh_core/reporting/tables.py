@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ..files import atomic_write, sha256_of
-from ..provenance import write_manifest
+from ..provenance import code_hash, write_manifest
 from .intervals import combine
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ def write_table_files(table: Table, prefix: str | Path, results: Results, starte
         table.long().to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
     others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"table": table.number, "preset": results.preset.preset, **table.settings}
-    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra={"beside": others})
+    # The program loads the table's module by name, so the program's own code hash does not hold it.
+    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/table{table.number}.py")}
+    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
     return paths
 
 

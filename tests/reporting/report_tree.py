@@ -271,10 +271,11 @@ def write_niah(folder: Path, scale, model, config: PresetConfig, accuracy) -> No
         wording="ruler",
     )
     put_table(folder / "niah.csv", frame)
-    keys = ["scale", "model", "architecture", "seed", "length", "depth"]
-    cells = frame.groupby(keys).agg(mean=("correct", "mean"), n=("correct", "size")).reset_index()
-    cells["stderr"] = np.sqrt(cells["mean"] * (1 - cells["mean"]) / cells["n"])
-    put_table(folder / "niah_cells.csv", cells)
+    mean = frame["correct"].to_numpy().reshape(len(cells), -1).mean(axis=1)
+    n = niah.samples_per_cell
+    summary = frame.iloc[::n][["scale", "model", "architecture", "seed", "length", "depth"]]
+    summary = summary.assign(mean=mean, n=n, stderr=np.sqrt(mean * (1 - mean) / n))
+    put_table(folder / "niah_cells.csv", summary)
 
 
 def paper_like_accuracy(architecture: str, length: int):

@@ -161,7 +161,7 @@ def test_one_seed_a_condition_is_inconclusive(tmp_path):
 # ------------------------------------------------------------------ M and B
 
 
-def hybrids(root, claim_scale: str, *, seeds: int = 3, shifts=None, accuracies=None, names=presets.ALL) -> Results:
+def hybrids(root, claim_scale: str, *, seeds: int = 3, shifts=None, accuracies=None, names=presets.MAIN) -> Results:
     niah_length = 256
     preset = presets.preset(scales=[presets.scale(names, claim_scale, seeds=seeds, length=niah_length)])
     niah = preset.evaluation.niah.model_copy(update={"samples_per_cell": 60, "depths": [0, 50, 100]})
@@ -178,7 +178,7 @@ BETTER = {"hwh_std": 0.08, "hwh_swa": 0.0, "hwh_std_r": 0.0}
     [(name, {"M": "380M", "B": "1.4B"}[name[0]]) for name in ("M1b", "M3", "M6", "B1", "B3", "B4", "B5")],
 )
 def test_the_papers_ranking_is_reproduced_at_its_scale_only(tmp_path, name, size):
-    results = hybrids(tmp_path, size, shifts=BETTER)
+    results = hybrids(tmp_path, size, shifts=BETTER, names=NAMES.get(name, presets.MAIN))
     outcome = outcome_of(results, name)
     assert outcome.verdict == "reproduced", outcome
     assert outcome.n_seeds == 3
@@ -194,7 +194,13 @@ def test_a_scaled_row_never_fills_the_papers_row(tmp_path):
 @pytest.mark.parametrize(("name", "size"), [("M1b", "380M"), ("M3", "380M"), ("M6", "380M"), ("B5", "1.4B")])
 def test_the_opposite_ranking_is_not_reproduced(tmp_path, name, size):
     worse = {"hwh_std": -0.08, "hwh_std_r": 0.08}
-    assert outcome_of(hybrids(tmp_path, size, shifts=worse), name).verdict == "not_reproduced"
+    assert (
+        outcome_of(hybrids(tmp_path, size, shifts=worse, names=NAMES.get(name, presets.MAIN)), name).verdict
+        == "not_reproduced"
+    )
+
+
+NAMES = {"M2": ["hwh_std", "hwh_swa"], "M3": ["hwh_std", "hwh_std_r"], "M5": ["transformer", "hwh_std_r"]}
 
 
 def constant(**levels: float):
@@ -232,9 +238,6 @@ def test_one_seed_decides_no_ranking(tmp_path):
     assert "one seed" in outcome.note
 
 
-ABLATION = {"hwh_std": 0.0, "hwh_swa": -0.05, "hwh_outer13": 0.0, "hwh_uniform13": 0.0}
-
-
 @pytest.mark.parametrize(("worse", "expected"), [("hwh_uniform13", "reproduced"), ("hwh_outer13", "not_reproduced")])
 def test_m4_edges(tmp_path, worse, expected):
     def accuracies(architecture, length):
@@ -248,7 +251,8 @@ def test_m4_edges(tmp_path, worse, expected):
 
 
 def test_m2_parts(tmp_path):
-    results = hybrids(tmp_path, "380M", shifts={"hwh_std": 0.05}, accuracies=constant(hwh_std=0.3, hwh_swa=0.8))
+    accuracies = constant(hwh_std=0.3, hwh_swa=0.8)
+    results = hybrids(tmp_path, "380M", shifts={"hwh_std": 0.05}, accuracies=accuracies, names=NAMES["M2"])
     parts = {part.label: part.verdict for part in outcome_of(results, "M2").parts}
     assert parts["commonsense: GDN - SWA"] == "reproduced"
     assert parts["retrieval: SWA - GDN"] == "not_reproduced"
@@ -271,7 +275,7 @@ def test_m1_compares_with_the_papers_numbers(tmp_path, wiki, expected):
 
 
 def test_m5_is_reported_and_never_decided(tmp_path):
-    outcome = outcome_of(hybrids(tmp_path, "380M"), "M5")
+    outcome = outcome_of(hybrids(tmp_path, "380M", names=NAMES["M5"]), "M5")
     assert outcome.verdict == "inconclusive"
     assert [part.interval.estimate for part in outcome.parts] == [100.0, 100.0]
 
