@@ -1,4 +1,5 @@
 # The preset, the paths and the functions that the rules share.
+import glob
 import json
 import os
 import re

@@ -148,7 +148,11 @@ rule synthetic_check:
         program=program("synthetic_check"),
         code=code("synthetic_check"),
         settings=lambda wildcards: settings(
-            {"band": PRESET.band, "seed": PRESET.seed, **PRESET.synthetic.model_dump(mode="json")}
+            {
+                "band": PRESET.band,
+                "seed": PRESET.seed,
+                **PRESET.synthetic.model_dump(mode="json"),
+            }
         ),
     shell:
         "{PYTHON} {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"

@@ -8,7 +8,24 @@ localrules:
     fetch_source,
 
 
+def local_files(wildcards):
+    """Files of a source of kind `files`: an edit there is seen."""
+    source = SOURCES[wildcards.source]
+    if source.kind != "files":
+        return []
+    root = os.path.dirname(workflow.basedir)
+    return sorted(
+        {
+            path
+            for pattern in source.paths
+            for path in glob.glob(os.path.join(root, pattern))
+        }
+    )
+
+
 rule fetch_source:
+    input:
+        local_files,
     output:
         "<resources>/sources/{source}.jsonl.zst",
     log:
@@ -33,7 +50,7 @@ rule fetch_source:
 
 rule build_documents:
     input:
-        expand("<resources>/sources/{source}.jsonl.zst", source=list(SOURCES)),
+        sources=expand("<resources>/sources/{source}.jsonl.zst", source=list(SOURCES)),
     output:
         train="<results>/data/documents/train.jsonl.zst",
         held_out="<results>/data/documents/held_out.jsonl.zst",
@@ -61,7 +78,7 @@ rule build_documents:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --sources {input:q}"
+        "{PYTHON} {params.program:q} --settings {params.settings:q} --sources {input.sources:q}"
         " --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
