@@ -121,29 +121,26 @@ def rfis_rpd(
     rows = max(2, min(queries, tile_elements // (2 * frequencies * keys)))
     result = q.new_zeros(heads, 2 * frequencies)
     rest_result = q.new_zeros(heads)
-    # Keys after the last one that a block of queries sees are left out: they hold no probability.
-    seen = [(slice(s, s + rows), int(visible[s : s + rows].any(dim=0).nonzero().max()) + 1)
-            for s in range(0, queries, rows)]  # fmt: skip
+    blocks = [(part, _keys_seen(visible[part])) for part in (slice(s, s + rows) for s in range(0, queries, rows))]
     for head in range(heads):
         key_head = head // (heads // k.shape[0])
-        for part, last in seen:
-            mask = visible[part, :last]
-            a_part, b_part = a[head, :, :, part], b[key_head, :, :, :last]
-            logits = torch.einsum("fcq,fct->qt", a_part[:frequencies, :2], b_part[:frequencies, :2])
-            rest = None
-            if groups > frequencies:
-                rest = scaling * (q[head, part, 2 * frequencies :] @ k[key_head, :last, 2 * frequencies :].T)
-                logits = logits + rest
-            capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
-            capped = capped.masked_fill(~mask, -math.inf)
-            p = torch.softmax(capped, dim=-1)
-            if compiled:
-                values = compiled_tile(a_part, b_part, p)
-            else:
-                values = eager_tile(a_part, b_part, p, logits, softcap)
+        # The first two factors of the first F groups are the rotated pairs: their products add up to the logits.
+        rotated_q, rotated_k = a[head, :frequencies, :2].flatten(0, 1), b[key_head, :frequencies, :2].flatten(0, 1)
+        logits = rotated_q.T @ rotated_k
+        rest = None
+        if groups > frequencies:
+            rest = scaling * (q[head, :, 2 * frequencies :] @ k[key_head, :, 2 * frequencies :].T)
+            logits = logits + rest
+        capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+        capped = capped.masked_fill(~visible, -math.inf)
+        p = torch.softmax(capped, dim=-1)
+        if rest is not None:
+            removed = rest if softcap is None else softcapped_difference(logits, rest, softcap)
+            rest_result[head] = js_of_removed(torch.log_softmax(capped, dim=-1), removed, visible).sum()
+        for part, last in blocks:
+            tile = (a[head, :, :, part], b[key_head, :, :, :last], p[part, :last])
+            values = compiled_tile(*tile) if compiled else eager_tile(*tile, logits[part, :last], softcap)
             result[head] += values.sum(dim=-1)
-            if rest is not None:
-                rest_result[head] += _rest_tile(capped, logits, rest, mask, softcap)
     result /= queries
     rfis, rpd = result.split(frequencies, dim=1)
     if groups > frequencies:
@@ -153,6 +150,8 @@ def rfis_rpd(
     return rfis.contiguous(), rpd.contiguous()
 
 
-def _rest_tile(capped: Tensor, logits: Tensor, rest: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
-    removed = rest if softcap is None else softcapped_difference(logits, rest, softcap)
-    return js_of_removed(torch.log_softmax(capped, dim=-1), removed, mask).sum()
+def _keys_seen(visible: Tensor) -> int:
+    """Keys up to the last one that any of these queries [R, T] sees, where leaving the others out is worth a copy."""
+    keys = visible.shape[1]
+    last = int(visible.any(dim=0).nonzero().max()) + 1
+    return last if last < 0.9 * keys else keys

@@ -3,7 +3,8 @@
 Removing a frequency (RFIS, equations 8 and 10) or its rotation (RPD, equations 11 to 13) takes an amount c off the
 logits of a row. With u = log(p'/p), where p' is the changed distribution, the Jensen-Shannon divergence is
 sum_j p_j h(u_j) / 2 with h(u) = u e^u - (1 + e^u)(softplus(u) - ln 2). Near u = 0 the terms of h cancel, so there the
-series u^2/4 + u^3/8 + u^4/32 takes its place: the RPD below the band is claimed to vanish and must not be rounding.
+series u^2/4 + u^3/8 + u^4/32 + ... takes its place: the RPD below the band is claimed to vanish and must
+not be rounding.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def js_of_removed(log_p: Tensor, removed: Tensor, visible: Tensor) -> Tensor:
     p, changed = log_p.exp(), (log_q - log_norm).exp()
     # p h(u) written with p e^u = changed, which stays finite where e^u alone would overflow.
     general = changed * u - (p + changed) * (torch.nn.functional.softplus(u) - LN2)
-    series = p * (u * u) * (0.25 + u * (0.125 + u / 32))
+    series = p * (u * u) * (0.25 + u * (0.125 + u * (1 / 32 + u * (1 / 192 + u / 1152))))
     js = 0.5 * torch.where(u.abs() < SERIES_LIMIT, series, general).masked_fill(~visible, 0.0).sum(dim=-1)
     return js.clamp_min(0.0) / LN2
 

@@ -57,7 +57,5 @@ def run(args: argparse.Namespace) -> int:
         row = result["predicted"][name]
         where = "" if 0 <= row["index"] <= last else f"  outside of the grid 0 to {last}"
         print(f"  {label}: frequency index {row['index']:.2f}, period {row['period_tokens']:.0f} tokens{where}")
-    print(
-        "Models with scaled frequencies (YaRN, llama3) have another grid: `hwh probe` reads it from the loaded model."
-    )
+    print("Models with scaled frequencies (YaRN, llama3) have another grid: `hwh probe` reads it from the model.")
     return 0

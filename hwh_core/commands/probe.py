@@ -1,6 +1,7 @@
 """RFIS and RPD of all heads of your own model on your own text.
 
-MODEL is a Hugging Face folder (safetensors and tokenizer), TEXT one or more .txt, .jsonl, .jsonl.gz or .jsonl.zst files.
+MODEL is a Hugging Face folder (safetensors and tokenizer), TEXT one or more .txt, .jsonl, .jsonl.gz, .jsonl.zst or
+.parquet files.
 Writes probe.npz, probe.json and a summary of the layer means.
 """
 
@@ -18,31 +19,25 @@ def add_parser(subparsers: Any) -> None:
     """Register the options of `hwh probe`."""
     parser = subparsers.add_parser("probe", help="RFIS and RPD of all heads of your own model on your own text")
     parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder with weights and tokenizer")
-    parser.add_argument("--text", type=Path, nargs="+", required=True, help="text files: .txt, .jsonl (field text)")
+    parser.add_argument("--text", type=Path, nargs="+", required=True, help="text files; rows: column text")
     parser.add_argument("--out", type=Path, required=True, help="folder of probe.npz and probe.json")
     parser.add_argument("--samples", type=int, default=4, help="windows of text (default: 4; the paper uses 100)")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a window (default: 2048)")
     parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
     parser.add_argument("--seed", type=int, default=0, help="which windows are drawn (default: 0)")
-    parser.add_argument("--backend", choices=("auto", "torch", "torch-compiled", "reference"), default="auto")
+    parser.add_argument(
+        "--backend", choices=("auto", "torch", "torch-compiled", "reference"), default="auto", help="default: auto"
+    )
 
 
 def read_texts(paths: list[Path]) -> list[str]:
     """Documents of text files. Raises :class:`UserError` naming the file that cannot be read."""
-    from ..data.documents import decode_text, load_documents
+    from ..data.source_files import file_documents
 
-    texts: list[str] = []
     for path in paths:
         if not path.is_file():
             raise UserError(f"--text: {path} does not exist")
-        if path.suffix == ".txt":
-            texts.append(decode_text(path.read_bytes(), str(path)))
-        else:
-            texts += [document["text"] for document in load_documents(path)]
-    texts = [text for text in texts if text.strip()]
-    if not texts:
-        raise UserError(f"--text: {', '.join(map(str, paths))} hold no text")
-    return texts
+    return [document["text"] for path in paths for document in file_documents(path, path.name, "--text", "text")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,8 +67,10 @@ def run(args: argparse.Namespace) -> int:
         args.out / "probe.npz", inputs=list(args.text), settings=settings, seed=args.seed, started=started,
         extra={"backend": maps.description["backend"]},
     )  # fmt: skip
-    print(f"{args.out / 'probe.npz'}: {maps.rpd.shape} samples, layers, heads, frequencies; "
-          f"largest logit error {maps.description['max_logit_error']:.1e}, backend {maps.description['backend']}")  # fmt: skip
+    shape = " x ".join(map(str, maps.rpd.shape))
+    error, backend = maps.description["max_logit_error"], maps.description["backend"]
+    print(f"{args.out / 'probe.npz'}: {shape} (samples, layers, heads, frequencies)")
+    print(f"largest relative error of the rebuilt logits {error:.1e}, backend {backend}")
     means = np.nanmean(maps.rpd, axis=(0, 2))
     for layer, row in zip(maps.layer_index, means, strict=True):
         peak = int(row.argmax())
