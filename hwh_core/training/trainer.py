@@ -83,6 +83,14 @@ class Trainer:
         self.length = length
         self.checkpoints = checkpoints
         self.workers = workers
+        self.share = workers.share(config.tokens_per_step // length)
+        rows = self.share.stop - self.share.start
+        self.micro_rows = rows if config.micro_batch_tokens is None else config.micro_batch_tokens // length
+        if rows % self.micro_rows:
+            raise TrainingError(
+                f"training.micro_batch_tokens = {config.micro_batch_tokens} does not divide the {rows * length} tokens "
+                "of a step that one process takes"
+            )
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = Optimizer(self.model, config.optimizer)
         total = config.steps * config.tokens_per_step
@@ -93,14 +101,6 @@ class Trainer:
             loss = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
         self.loss = torch.compile(loss, dynamic=False) if self.compiled else loss
         self._distributed = loss if workers.world_size > 1 else None
-        self.share = workers.share(config.tokens_per_step // length)
-        rows = self.share.stop - self.share.start
-        self.micro_rows = rows if config.micro_batch_tokens is None else config.micro_batch_tokens // length
-        if rows % self.micro_rows:
-            raise TrainingError(
-                f"training.micro_batch_tokens = {config.micro_batch_tokens} does not divide the {rows * length} tokens "
-                "of a step that one process takes"
-            )
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 autocast over float32 master weights, or nothing at precision float32."""
@@ -205,6 +205,7 @@ class Trainer:
         if not self.workers.is_first:
             yield lambda row: None
             return
+        self.checkpoints.path.mkdir(parents=True, exist_ok=True)
         with open(self.checkpoints.log_path, "a", encoding="utf-8") as stream:
 
             def write(row: dict[str, Any]) -> None:

@@ -1,0 +1,115 @@
+"""A tiny token store, settings for it, and a loader of random tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwh_core.data.store import write_store
+from hwh_core.data.tokenizer import save_trained, tokenizer_fingerprint, train_bpe
+
+ROOT = Path(__file__).resolve().parents[2]
+LENGTH = 32
+
+
+class RandomLoader:
+    """Skewed random tokens, so that a loss can fall; the batch depends on the step alone."""
+
+    def __init__(self, vocab_size: int = 64, sequences: int = 4, length: int = LENGTH) -> None:
+        self.shape = (sequences, length + 1)
+        self.vocab_size = vocab_size
+        self.fingerprint = f"random-{vocab_size}-{sequences}-{length}"
+
+    def batch(self, step: int) -> np.ndarray:
+        drawn = np.random.default_rng((7, step)).integers(0, self.vocab_size, self.shape)
+        return (drawn**2 // self.vocab_size).astype(np.int64)
+
+
+@pytest.fixture
+def loader() -> RandomLoader:
+    return RandomLoader()
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders ``tokenizer``, ``train`` and ``held_out`` over made-up text."""
+    folder = tmp_path_factory.mktemp("stores")
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
+    documents = [
+        {"id": str(number), "source": "made-up", "text": " ".join(generator.choices(words, k=400))}
+        for number in range(30)
+    ]
+    text = folder / "documents.jsonl"
+    text.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    tokenizer = train_bpe(text, vocab_size=320, training_bytes=50_000)
+    paths = {name: folder / name for name in ("tokenizer", "train", "held_out")}
+    save_trained(tokenizer, paths["tokenizer"])
+    for name, chosen in (("train", documents[:25]), ("held_out", documents[25:])):
+        write_store(
+            chosen,
+            tokenizer,
+            paths[name],
+            vocab_size=320,
+            eos_token_id=tokenizer.token_to_id("<|endoftext|>"),
+            fingerprint=tokenizer_fingerprint(paths["tokenizer"]),
+        )
+    return paths
+
+
+def make_settings(**training: Any) -> dict[str, Any]:
+    """Settings of a run of seconds; keywords replace entries of ``training``."""
+    return {
+        "model": {
+            "architecture": "hwh_std",
+            "shape": {
+                "num_layers": 4,
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "attention_head_dim": 4,
+                "gdn_head_dim": 4,
+                "gate": True,
+            },
+            "rope_theta": 10000.0,
+            "qk_norm": True,
+            "length": LENGTH,
+            "seed": 0,
+        },
+        "training": {
+            "steps": 6,
+            "tokens_per_step": 128,
+            "warmup_steps": 2,
+            "optimizer": {"kind": "muon_adamw", "learning_rate": 0.004, "matrix_learning_rate": 0.02},
+            "precision": "float32",
+            "compile": "never",
+            "checkpoint_every_steps": 2,
+        }
+        | training,
+    }
+
+
+@pytest.fixture
+def settings():
+    return make_settings
+
+
+@pytest.fixture
+def train_command(stores, tmp_path):
+    """Command line of scripts/train.py and the environment to run it in."""
+
+    def build(values: dict[str, Any], output: Path) -> tuple[list[str], dict[str, str]]:
+        command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--settings", json.dumps(values)]
+        for name in ("train", "held_out", "tokenizer"):
+            option = {"train": "--store", "held_out": "--held-out", "tokenizer": "--tokenizer"}[name]
+            command += [option, str(stores[name])]
+        command += ["--output", str(output), "--checkpoints", str(output / "checkpoints")]
+        return command, os.environ | {"OMP_NUM_THREADS": "1"}
+
+    return build

@@ -1,0 +1,117 @@
+"""scripts/train.py from settings and stores to a model folder, with its failures."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+
+
+def run(command_and_environment, **options):
+    command, environment = command_and_environment
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+
+
+def test_a_run_leaves_model_initial_log_metrics_and_manifest(settings, train_command, stores, tmp_path):
+    output = tmp_path / "out"
+    done = run(train_command(settings(), output))
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["tokens"] == 768
+    assert metrics["mfu"] is None
+    assert metrics["delta_net_backend"] == "torch"
+    assert metrics["peak_memory_bytes"] > 50e6
+    assert 2 < metrics["held_out_loss"] < 7
+    rows = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 7))
+    assert metrics["train_loss"] == pytest.approx(rows[-1]["loss"])
+    manifest = json.loads((output / "model.manifest.json").read_text())
+    assert manifest["seed"] == 0
+    assert manifest["settings"]["model"]["architecture"] == "hwh_std"
+    assert set(manifest["fingerprint"]) == {"config", "data"}
+    assert not list((output / "checkpoints").glob("step-*"))
+
+    from hwh_core.data.tokenizer import tokenizer_fingerprint
+    from hwh_core.modeling import HwHForCausalLM, build_model
+
+    trained = HwHForCausalLM.from_pretrained(output / "model")
+    initial = HwHForCausalLM.from_pretrained(output / "initial")
+    assert trained.num_parameters() == metrics["parameters"]
+    model = settings()["model"]
+    fresh = build_model(model["shape"], "hwh_std", 1e4, True, 32, 320, 0)
+    for name, parameter in fresh.named_parameters():
+        assert torch.equal(initial.get_parameter(name), parameter), name
+    assert not torch.equal(trained.lm_head.weight, initial.lm_head.weight)
+    for folder in ("model", "initial"):
+        assert tokenizer_fingerprint(output / folder) == tokenizer_fingerprint(stores["tokenizer"])
+    assert trained.config.eos_token_id is not None
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(settings, train_command, tmp_path):
+    output = tmp_path / "out"
+    values = settings(steps=5000, warmup_steps=10, checkpoint_every_steps=100000)
+    command, environment = train_command(values, output)
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    log = output / "checkpoints" / "train_log.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") >= 3):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 143, errors
+    assert "run it again to go on" in errors
+    assert not (output / "metrics.json").exists()
+    assert not (output / "model").exists()
+    assert len(list((output / "checkpoints").glob("step-*"))) == 1
+
+
+@pytest.mark.parametrize("damage", ["store", "tokenizer", "settings"])
+def test_bad_input_ends_in_one_sentence(settings, train_command, stores, tmp_path, damage):
+    values, output = settings(), tmp_path / "out"
+    command, environment = train_command(values, output)
+    if damage == "settings":
+        values["training"]["lerning_rate"] = 1
+        command, environment = train_command(values, output)
+        expected = "training.lerning_rate"
+    elif damage == "store":
+        copy = tmp_path / "store"
+        shutil.copytree(stores["train"], copy)
+        data = bytearray((copy / "tokens.bin").read_bytes())
+        data[10] ^= 1
+        (copy / "tokens.bin").write_bytes(data)
+        command[command.index("--store") + 1] = str(copy)
+        expected = "tokens.bin"
+    else:
+        copy = tmp_path / "tokenizer"
+        shutil.copytree(stores["tokenizer"], copy)
+        data = json.loads((copy / "tokenizer.json").read_text())
+        data["model"]["merges"].pop()
+        (copy / "tokenizer.json").write_text(json.dumps(data))
+        command[command.index("--tokenizer") + 1] = str(copy)
+        expected = "does not fit token store"
+    done = run((command, environment))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+    assert not (output / "model").exists()
+    assert not (output / "metrics.json").exists()
+
+
+def test_help_needs_no_heavy_import(train_command, settings, tmp_path):
+    command, environment = train_command(settings(), tmp_path)
+    done = run((["python", "-X", "importtime", command[1], "--help"], environment | {"PATH": _path(command[0])}))
+    assert done.returncode == 0
+    assert "--held-out" in done.stdout
+    assert "torch" not in done.stderr
+
+
+def _path(python):
+    from pathlib import Path
+
+    return str(Path(python).parent)
