@@ -29,7 +29,7 @@ def _profiles(axis, pair: list[bandfigures.ConditionMaps]) -> list[pd.DataFrame]
     )
     axis.set_ylim(0, 1.5)
     axis.set_ylabel("RPD / its maximum")
-    axis.legend(loc="upper center", fontsize=6, ncols=2)
+    axis.legend(loc="upper right", fontsize=6, handlelength=1.8)
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
     return tables
 
