@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from hwh_core.scripting import load_settings, run
+from hwh_core.training.inputs import Paths, open_inputs
 
 
 def main() -> None:
@@ -23,10 +24,6 @@ def main() -> None:
     parser.add_argument("--output", required=True, type=Path, help="folder of model, initial, train_log, metrics")
     parser.add_argument("--checkpoints", required=True, type=Path, help="folder of checkpoints, deleted at the end")
     arguments = parser.parse_args()
-    settings = load_settings(arguments.settings)
-
-    from hwh_core.training.run import Paths, train
-
     paths = Paths(
         store=arguments.store,
         held_out=arguments.held_out,
@@ -34,7 +31,12 @@ def main() -> None:
         output=arguments.output,
         checkpoints=arguments.checkpoints,
     )
-    code = train(settings, paths)
+    inputs = open_inputs(load_settings(arguments.settings), paths)
+
+    # Imported only now: torch takes seconds, and what can be refused is refused before.
+    from hwh_core.training.run import train
+
+    code = train(inputs, paths)
     if code:
         sys.exit(code)
 

@@ -5,77 +5,45 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..data.loader import BatchLoader
-from ..data.store import TokenStore
 from ..files import atomic_directory, atomic_write, read_json, write_json
 from ..modeling import HwHForCausalLM, build_model
 from ..provenance import write_manifest
 from .checkpoint import CheckpointFolder
 from .distributed import Workers, start_workers, stop_workers
 from .flops import model_flops_per_token, model_flops_utilization
-from .settings import TrainSettings, parse_settings, run_fingerprint
+from .inputs import Inputs, Paths
+from .settings import TrainSettings, run_fingerprint
 from .trainer import Outcome, Trainer, held_out_loss
 
 HELD_OUT_WINDOWS = 64
 # Windows are drawn with this seed whatever the model's, so that all models of a length are compared on the same text.
 HELD_OUT_SEED = 0
-# Larger stores are taken on the sizes in their index: reading them costs minutes, and a training reads them all day.
-VERIFIED_BYTES = 2**32
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Folders of a run: token stores, tokenizer, outputs, checkpoints."""
-
-    store: Path
-    held_out: Path
-    tokenizer: Path
-    output: Path
-    checkpoints: Path
-
-
-def train(values: dict[str, Any], paths: Paths) -> int:
+def train(inputs: Inputs, paths: Paths) -> int:
     """Train one model; returns the exit code (0, or 128 + signal when stopped on request).
 
     Writes ``model``, ``initial``, ``train_log.jsonl`` and, last, ``metrics.json`` below ``paths.output``, then deletes
-    the checkpoints. Raises project errors for settings, stores, tokenizers or checkpoints that do not fit.
+    the checkpoints. Raises project errors for sizes or checkpoints that do not fit and for a loss that is not finite.
     """
     started = time.time()
-    settings = parse_settings(values)
-    store, held_out = _open_stores(paths)
     workers = start_workers()
     try:
-        return _train(settings, paths, store, held_out, workers, started)
+        return _train(inputs, paths, workers, started)
     finally:
         stop_workers(workers)
 
 
-def _open_stores(paths: Paths) -> tuple[TokenStore, TokenStore]:
-    stores = TokenStore.open(paths.store), TokenStore.open(paths.held_out)
-    for store in stores:
-        store.check_tokenizer(paths.tokenizer)
-        if store.tokens.nbytes <= VERIFIED_BYTES:
-            store.verify()
-    return stores
-
-
-def _train(
-    settings: TrainSettings,
-    paths: Paths,
-    store: TokenStore,
-    held_out: TokenStore,
-    workers: Workers,
-    started: float,
-) -> int:
+def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> int:
+    settings, loader, store = inputs.settings, inputs.loader, inputs.loader.store
     model_settings, training = settings.model, settings.training
     length = model_settings.length
-    loader = BatchLoader(store, length, training.tokens_per_step // length, model_settings.seed)
     fingerprint = run_fingerprint(settings, loader.fingerprint, store.vocab_size, workers.world_size)
     checkpoints = CheckpointFolder(paths.checkpoints, fingerprint, training.keep_checkpoints)
     model = build_model(
@@ -106,9 +74,9 @@ def _train(
             print(f"stopped after step {outcome.rows[-1]['step']}; run it again to go on", file=sys.stderr)
             workers.wait()
             return outcome.exit_code
-        held_out_loader = BatchLoader(held_out, length, 1, HELD_OUT_SEED)
+        held_out_loader = BatchLoader(inputs.held_out, length, 1, HELD_OUT_SEED)
         count = min(HELD_OUT_WINDOWS, held_out_loader.num_windows)
-        windows = BatchLoader(held_out, length, count, HELD_OUT_SEED).batch(0)
+        windows = BatchLoader(inputs.held_out, length, count, HELD_OUT_SEED).batch(0)
         loss = held_out_loss(model, windows, trainer.micro_rows, trainer.autocast)
         metrics = _metrics(settings, model, outcome, workers, loss, count) | {"fingerprint": fingerprint}
         save_model(model, paths.tokenizer, paths.output / "model")

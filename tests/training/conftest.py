@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwh_core.data.documents import DocumentWriter
 from hwh_core.data.store import write_store
 from hwh_core.data.tokenizer import save_trained, tokenizer_fingerprint, train_bpe
 
@@ -44,11 +45,15 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     generator = random.Random(0)
     words = ["".join(generator.choices("abcdefghijklmnop", k=generator.randint(2, 7))) for _ in range(300)]
     documents = [
-        {"id": str(number), "source": "made-up", "text": " ".join(generator.choices(words, k=400))}
+        {"id": str(number), "source": "made-up", "title": "", "text": " ".join(generator.choices(words, k=400))}
         for number in range(30)
     ]
-    text = folder / "documents.jsonl"
-    text.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    text = folder / "documents.jsonl.zst"
+    with open(text, "wb") as stream:
+        writer = DocumentWriter(stream)
+        for document in documents:
+            writer.write(document)
+        writer.close()
     tokenizer = train_bpe(text, vocab_size=320, training_bytes=50_000)
     paths = {name: folder / name for name in ("tokenizer", "train", "held_out")}
     save_trained(tokenizer, paths["tokenizer"])
