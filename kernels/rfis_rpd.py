@@ -133,12 +133,12 @@ def rfis_rpd(
             logits = logits + rest
         capped = logits if softcap is None else softcap * torch.tanh(logits / softcap)
         capped = capped.masked_fill(~visible, -math.inf)
-        p = torch.softmax(capped, dim=-1)
+        log_p = torch.log_softmax(capped, dim=-1)
         if rest is not None:
             removed = rest if softcap is None else softcapped_difference(logits, rest, softcap)
-            rest_result[head] = js_of_removed(torch.log_softmax(capped, dim=-1), removed, visible).sum()
+            rest_result[head] = js_of_removed(log_p, removed, visible).sum()
         for part, last in blocks:
-            tile = (a[head, :, :, part], b[key_head, :, :, :last], p[part, :last])
+            tile = (a[head, :, :, part], b[key_head, :, :, :last], log_p[part, :last])
             values = compiled_tile(*tile) if compiled else eager_tile(*tile, logits[part, :last], softcap)
             result[head] += values.sum(dim=-1)
     result /= queries

@@ -66,16 +66,19 @@ def _tile(a: Tensor, b: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     return (0.25 / LN2) * ((p + p * x) * g).sum(dim=-1), largest
 
 
-def eager_tile(a: Tensor, b: Tensor, p: Tensor, logits: Tensor | None = None, softcap: float | None = None) -> Tensor:
+def eager_tile(
+    a: Tensor, b: Tensor, log_p: Tensor, logits: Tensor | None = None, softcap: float | None = None
+) -> Tensor:
     """JS/ln 2 [groups, rows] by the softmax form with log1p(t): any float type, any device, any size of c.
 
-    ``a`` [groups, 4, rows], ``b`` [groups, 4, keys], ``p`` [rows, keys] (0 at invisible keys); with ``softcap`` also
-    the ``logits`` [rows, keys] before the cap.
+    ``a`` [groups, 4, rows], ``b`` [groups, 4, keys], ``log_p`` [rows, keys] (-inf at invisible keys): a key whose
+    probability underflows may still win once c is removed. With ``softcap`` also ``logits`` before the cap.
     """
     c = torch.bmm(a.transpose(1, 2), b)
     if softcap is not None:
         c = softcapped_difference(logits, c, softcap)
-    changed = torch.softmax(torch.sub(p.log(), c, out=c), dim=-1)
+    p = log_p.exp()
+    changed = torch.softmax(torch.sub(log_p, c, out=c), dim=-1)
     info = torch.finfo(p.dtype)
     total = torch.add(changed, p, out=c).clamp_min_(info.tiny)
     t = torch.sub(changed, p).div_(total).clamp_(-1.0 + info.eps, 1.0 - info.eps)
@@ -99,20 +102,20 @@ def _compiled_tile() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]
     return torch.compile(_tile)
 
 
-def compiled_tile(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
+def compiled_tile(a: Tensor, b: Tensor, log_p: Tensor) -> Tensor:
     """The same as :func:`eager_tile` in float32 on a CPU, compiled once for all numbers of rows and keys.
 
     Tiles with |c| above :data:`EXPONENT_LIMIT` go to :func:`eager_tile`, whose softmax cannot overflow.
     """
     if a.shape[-1] < 2 or b.shape[-1] < 2:
-        return eager_tile(a, b, p)  # sizes of 1 would be compiled apart
-    a, b, p = a.contiguous(), b.contiguous(), p.contiguous()
+        return eager_tile(a, b, log_p)  # sizes of 1 would be compiled apart
+    a, b, p = a.contiguous(), b.contiguous(), log_p.exp()
     for tensor, dimensions in ((a, (2,)), (b, (2,)), (p, (0, 1))):
         torch._dynamo.mark_dynamic(tensor, dimensions)
     with torch.no_grad():  # one mode, since a change of mode would compile anew
         result, largest = _compiled_tile()(a, b, p)
     if not float(largest) <= EXPONENT_LIMIT:
-        return eager_tile(a, b, p)
+        return eager_tile(a, b, log_p)
     return result
 
 
@@ -123,9 +126,9 @@ def compiled_tile_works(groups: int) -> bool:
     if problem is None:
         a, b = torch.full((groups, 4, 3), 0.1), torch.full((groups, 4, 5), 0.2)
         b[:, :, 2:] = 0.7
-        p = torch.full((3, 5), 0.2)
+        log_p = torch.full((3, 5), 0.2).log()
         try:
-            error = float((compiled_tile(a, b, p) - eager_tile(a, b, p)).abs().max())
+            error = float((compiled_tile(a, b, log_p) - eager_tile(a, b, log_p)).abs().max())
             problem = None if error < 1e-6 else f"the compiled tile is off by {error:.1e}"
         except Exception as failure:  # torch.compile wraps the errors of compilers in many classes
             problem = f"torch.compile failed: {str(failure).strip().splitlines()[0]}"

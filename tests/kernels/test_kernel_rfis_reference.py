@@ -60,8 +60,8 @@ def test_values_are_those_of_the_definition(seed):
     for r in range(rotated.shape[1]):
         removed = torch.softmax((logits - rotated[:, r]).masked_fill(hidden, -math.inf), -1)
         swapped = torch.softmax((logits - rotated[:, r] + plain[:, r]).masked_fill(hidden, -math.inf), -1)
-        torch.testing.assert_close(rfis[:, :, r], direct(p, removed), rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(rpd[:, :, r], direct(p, swapped), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(rfis[:, :, r], direct(p, removed), rtol=1e-8, atol=1e-13)
+        torch.testing.assert_close(rpd[:, :, r], direct(p, swapped), rtol=1e-8, atol=1e-13)
 
 
 @few
@@ -116,7 +116,7 @@ def test_4_bounds(seed, size):
     spread = removed.masked_fill(~visible, -math.inf).amax(-1) - low
     rfis, rpd = measured(*arguments)
     for values in (rfis, rpd):
-        assert 0.0 <= float(values.min())
+        assert float(values.min()) >= 0.0
         assert float(values.max()) < 1.0 or size > 5
         assert float(values.max()) <= 1.0 + 1e-12
     assert bool((rfis <= torch.tanh(spread / 4).transpose(1, 2) + 1e-12).all())
@@ -326,7 +326,9 @@ def test_softcap_acts_after_the_intervention():
 
     rfis, _ = measured(q, k, inv_freq, i, j, softcap=cap)
     for r in range(8):
-        torch.testing.assert_close(rfis[..., r], direct(softmax(logits), softmax(logits - parts[:, r])), rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(
+            rfis[..., r], direct(softmax(logits), softmax(logits - parts[:, r])), rtol=1e-8, atol=1e-12
+        )
     wide, _ = measured(q, k, inv_freq, i, j, softcap=1e6)
     torch.testing.assert_close(wide, measured(q, k, inv_freq, i, j)[0], rtol=1e-4, atol=1e-9)
 
@@ -335,7 +337,10 @@ def test_softcap_acts_after_the_intervention():
     ("change", "named"),
     [
         ({"k": torch.zeros(1, 24, 8, dtype=torch.float64)}, "expected .H, Q, d."),
-        ({"q": torch.zeros(3, 5, 16, dtype=torch.float64), "k": torch.zeros(2, 24, 16, dtype=torch.float64)}, "3 heads"),
+        (
+            {"q": torch.zeros(3, 5, 16, dtype=torch.float64), "k": torch.zeros(2, 24, 16, dtype=torch.float64)},
+            "3 heads",
+        ),
         ({"q": torch.zeros(2, 5, 16, dtype=torch.bfloat16)}, "float32"),
         ({"inv_freq": torch.ones(9)}, "9 frequencies"),
         ({"query_positions": torch.arange(4)}, "positions of shape"),
