@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,12 @@ from .loss import mean_cross_entropy
 from .norm import HwHRMSNorm
 
 GroupState = Any  # AttentionState | DeltaNetState
+# The library renamed this argument of generate() within version 5; beam search reorders the cache under its name.
+_CACHE_ARGUMENT = (
+    "cache"
+    if "cache" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+    else "past_key_values"
+)
 
 
 @dataclass
@@ -334,8 +341,7 @@ class HwHForCausalLM(HwHPreTrainedModel, GenerationMixin):
         num_new_tokens: int = 1,
     ) -> dict[str, Any]:
         if outputs.cache is not None:
-            model_kwargs["cache"] = outputs.cache
-            model_kwargs.pop("past_key_values", None)
+            model_kwargs[_CACHE_ARGUMENT] = outputs.cache
         mask = model_kwargs.get("attention_mask")
         if mask is not None:
             model_kwargs["attention_mask"] = torch.cat((mask, mask.new_ones((mask.shape[0], num_new_tokens))), dim=-1)
