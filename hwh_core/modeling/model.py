@@ -16,7 +16,7 @@ from transformers.utils import ModelOutput
 from ..heads import GATED_DELTANET, LayerSpec
 from . import rotary
 from .attention import AttentionGroup, visible_keys
-from .cache import DeltaNetState, HwHCache
+from .cache import HwHCache
 from .configuration import HwHConfig
 from .delta_net import CausalConvolution, GatedDeltaNetGroup
 from .loss import mean_cross_entropy
@@ -348,4 +348,4 @@ class HwHForCausalLM(HwHPreTrainedModel, GenerationMixin):
         return model_kwargs
 
 
-__all__ = ["DeltaNetState", "HwHForCausalLM", "HwHModel", "HwHOutput", "HwHPreTrainedModel"]
+__all__ = ["HwHForCausalLM", "HwHModel", "HwHOutput", "HwHPreTrainedModel"]
