@@ -49,11 +49,11 @@ def _polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 
 def _tile(a: Tensor, b: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """JS/ln 2 [groups, rows] and the largest |c|: a [groups, 4, rows], b [groups, 4, keys], p [rows, keys]."""
+    """JS/ln 2 [groups, rows] and the largest |c| [groups]: a [groups, 4, rows], b [groups, 4, keys], p [rows, keys]."""
     c = a[:, 0, :, None] * b[:, 0, None, :]
     for i in range(1, a.shape[1]):
         c = c + a[:, i, :, None] * b[:, i, None, :]
-    largest = c.abs().amax()
+    largest = c.abs().amax(dim=(1, 2))
     w = torch.exp(-c)
     norm = (p * w).sum(dim=-1, keepdim=True)
     x = w * (1.0 / norm)
@@ -105,7 +105,7 @@ def _compiled_tile() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]
 def compiled_tile(a: Tensor, b: Tensor, log_p: Tensor) -> Tensor:
     """The same as :func:`eager_tile` in float32 on a CPU, compiled once for all numbers of rows and keys.
 
-    Tiles with |c| above :data:`EXPONENT_LIMIT` go to :func:`eager_tile`, whose softmax cannot overflow.
+    Groups with |c| above :data:`EXPONENT_LIMIT` go to :func:`eager_tile`, whose softmax cannot overflow.
     """
     if a.shape[-1] < 2 or b.shape[-1] < 2:
         return eager_tile(a, b, log_p)  # sizes of 1 would be compiled apart
@@ -114,8 +114,9 @@ def compiled_tile(a: Tensor, b: Tensor, log_p: Tensor) -> Tensor:
         torch._dynamo.mark_dynamic(tensor, dimensions)
     with torch.no_grad():  # one mode, since a change of mode would compile anew
         result, largest = _compiled_tile()(a, b, p)
-    if not float(largest) <= EXPONENT_LIMIT:
-        return eager_tile(a, b, log_p)
+    beyond = ~(largest <= EXPONENT_LIMIT)
+    if bool(beyond.any()):
+        result[beyond] = eager_tile(a[beyond], b[beyond], log_p)
     return result
 
 
