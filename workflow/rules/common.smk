@@ -19,7 +19,7 @@ except ConfigError as error:
     raise WorkflowError(str(error)) from None
 
 # Jobs watch this process: when it is killed they end with it, so that a rerun never meets a second writer.
-os.environ["HWH_WORKFLOW_PID"] = str(os.getpid())
+os.environ.update(HWH_WORKFLOW_PID=str(os.getpid()))
 # Everything but the rules of `snakemake fetch` runs with the hub switched off.
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -37,8 +37,13 @@ pathvars:
 
 # The same folder for params, in which Snakemake replaces no path variables.
 RESULTS = f"results/{PRESET.preset}"
-PYTHON = sys.executable
+# `python` in the rules is the one that runs Snakemake, unless an environment is activated (--sdm conda).
+os.environ.update(
+    PATH=os.pathsep.join([os.path.dirname(sys.executable), *os.get_exec_path()])
+)
 SCRIPTS = os.path.join(os.path.dirname(workflow.basedir), "scripts")
+SOURCES = {source.name: source for source in PRESET.data.sources}
+TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in PRESET.tokenizers}
 CONTROLLED = {model.name: model for model in PRESET.controlled.models}
 PRETRAINED = {model.name: model for model in PRESET.pretrained.models}
 SCALES = {scale.name: scale for scale in PRESET.hwh.scales}
@@ -154,3 +159,76 @@ downloads = [
     ),
     f"{rows_folder()}/rows.json",
 ]
+
+
+def local_files(wildcards):
+    """Files of a source of kind `files`: an edit there is seen."""
+    source = SOURCES[wildcards.source]
+    if source.kind != "files":
+        return []
+    root = os.path.dirname(workflow.basedir)
+    return sorted(
+        {
+            path
+            for pattern in source.paths
+            for path in glob.glob(os.path.join(root, pattern))
+        }
+    )
+
+
+def controlled_training_settings(wildcards):
+    model = CONTROLLED[wildcards.controlled]
+    return settings(
+        {
+            "model": {
+                "architecture": "transformer",
+                "rope_theta": model.rope_theta,
+                "qk_norm": model.qk_norm,
+                "length": model.length,
+                "seed": model.seed,
+                "shape": PRESET.controlled.shape,
+            },
+            "training": PRESET.controlled.training,
+        }
+    )
+
+
+def hwh_store(wildcards):
+    return f"<results>/data/{SCALES[wildcards.scale].tokenizer}"
+
+
+def hwh_training_settings(wildcards):
+    scale = SCALES[wildcards.scale]
+    model = HWH[wildcards.scale, wildcards.hwh]
+    return settings(
+        {
+            "model": {
+                "architecture": model.architecture,
+                "rope_theta": model.rope_theta,
+                "qk_norm": scale.qk_norm,
+                "length": scale.length,
+                "seed": model.seed,
+                "shape": scale.shape,
+            },
+            "training": scale.training,
+        }
+    )
+
+
+def evaluation_settings(wildcards, **more):
+    scale = SCALES[wildcards.scale]
+    model = HWH[wildcards.scale, wildcards.hwh]
+    return settings(
+        {
+            "scale": scale.name,
+            "training_length": scale.length,
+            "model": {
+                "name": model.name,
+                "architecture": model.architecture,
+                "seed": model.seed,
+            },
+            "held_out_prose_source": PRESET.data.held_out_prose_source,
+            "seed": PRESET.seed,
+            **more,
+        }
+    )

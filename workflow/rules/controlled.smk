@@ -1,23 +1,6 @@
 # Controlled RoPE Transformers over base, length and QK-norm: training -> probe -> band.
 
 
-def controlled_training_settings(wildcards):
-    model = CONTROLLED[wildcards.controlled]
-    return settings(
-        {
-            "model": {
-                "architecture": "transformer",
-                "rope_theta": model.rope_theta,
-                "qk_norm": model.qk_norm,
-                "length": model.length,
-                "seed": model.seed,
-                "shape": PRESET.controlled.shape,
-            },
-            "training": PRESET.controlled.training,
-        }
-    )
-
-
 rule train_controlled:
     input:
         train=f"<results>/data/{PRESET.controlled.tokenizer}/train/index.json",
@@ -44,11 +27,11 @@ rule train_controlled:
     params:
         program=program("train"),
         code=code("train", only=TRAINING_CODE),
-        store=f"{RESULTS}/data/{PRESET.controlled.tokenizer}",
-        folder=f"{RESULTS}/controlled/{{controlled}}",
+        store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
+        folder=lambda wildcards, output: os.path.dirname(output[-1]),
         settings=controlled_training_settings,
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
+        "python {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
         " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
         " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"
 
@@ -80,8 +63,8 @@ rule probe_controlled:
     params:
         program=program("probe_controlled"),
         code=code("probe_controlled"),
-        store=f"{RESULTS}/data/{PRESET.controlled.tokenizer}/held_out",
-        folder=f"{RESULTS}/controlled/{{controlled}}",
+        store=lambda wildcards, input: os.path.dirname(input.store),
+        folder=lambda wildcards, input: os.path.dirname(input.metrics),
         settings=lambda wildcards: settings(
             {
                 "model": CONTROLLED[wildcards.controlled],
@@ -90,7 +73,7 @@ rule probe_controlled:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.folder:q}/model"
+        "python {params.program:q} --settings {params.settings:q} --model {params.folder:q}/model"
         " --initial {params.folder:q}/initial --store {params.store:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -126,7 +109,7 @@ rule extract_band:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --probes {input.maps:q}"
+        "python {params.program:q} --settings {params.settings:q} --probes {input.maps:q}"
         " --output {output:q} 2>&1 | tee {log:q}"
 
 
@@ -155,4 +138,4 @@ rule synthetic_check:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"
+        "python {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"

@@ -1,26 +1,8 @@
 # Text: sources -> documents, split by document -> tokenizer -> token stores.
 
-SOURCES = {source.name: source for source in PRESET.data.sources}
-TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in PRESET.tokenizers}
-
 
 localrules:
     fetch_source,
-
-
-def local_files(wildcards):
-    """Files of a source of kind `files`: an edit there is seen."""
-    source = SOURCES[wildcards.source]
-    if source.kind != "files":
-        return []
-    root = os.path.dirname(workflow.basedir)
-    return sorted(
-        {
-            path
-            for pattern in source.paths
-            for path in glob.glob(os.path.join(root, pattern))
-        }
-    )
 
 
 rule fetch_source:
@@ -44,7 +26,7 @@ rule fetch_source:
         code=code("fetch_source"),
         settings=lambda wildcards: settings(SOURCES[wildcards.source]),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        "python {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
         " --output {output:q} 2>&1 | tee {log:q}"
 
 
@@ -69,7 +51,7 @@ rule build_documents:
     params:
         program=program("build_documents"),
         code=code("build_documents"),
-        folder=f"{RESULTS}/data/documents",
+        folder=lambda wildcards, output: os.path.dirname(output.summary),
         settings=lambda wildcards: settings(
             {
                 "minimum_bytes": PRESET.data.minimum_bytes,
@@ -78,7 +60,7 @@ rule build_documents:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --sources {input.sources:q}"
+        "python {params.program:q} --settings {params.settings:q} --sources {input.sources:q}"
         " --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -106,13 +88,13 @@ rule build_tokenizer:
     params:
         program=program("build_tokenizer"),
         code=code("build_tokenizer"),
-        folder=f"{RESULTS}/data/{{tokenizer}}/tokenizer",
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
         documents=lambda wildcards, input: (
             f"--documents {input[0]}" if len(input) else ""
         ),
         settings=lambda wildcards: settings(TOKENIZERS[wildcards.tokenizer]),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} {params.documents}"
+        "python {params.program:q} --settings {params.settings:q} {params.documents}"
         " --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -138,9 +120,9 @@ rule tokenize_documents:
     params:
         program=program("tokenize_documents"),
         code=code("tokenize_documents"),
-        tokenizer=f"{RESULTS}/data/{{tokenizer}}/tokenizer",
-        folder=f"{RESULTS}/data/{{tokenizer}}/{{split}}",
+        tokenizer=lambda wildcards, input: os.path.dirname(input.tokenizer),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings({}),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --documents {input.documents:q}"
+        "python {params.program:q} --settings {params.settings:q} --documents {input.documents:q}"
         " --tokenizer {params.tokenizer:q} --output {params.folder:q} 2>&1 | tee {log:q}"

@@ -5,25 +5,6 @@ localrules:
     extract_rows,
 
 
-def evaluation_settings(wildcards, **more):
-    scale = SCALES[wildcards.scale]
-    model = HWH[wildcards.scale, wildcards.hwh]
-    return settings(
-        {
-            "scale": scale.name,
-            "training_length": scale.length,
-            "model": {
-                "name": model.name,
-                "architecture": model.architecture,
-                "seed": model.seed,
-            },
-            "held_out_prose_source": PRESET.data.held_out_prose_source,
-            "seed": PRESET.seed,
-            **more,
-        }
-    )
-
-
 rule extract_rows:
     output:
         f"{rows_folder()}/rows.json",
@@ -41,7 +22,7 @@ rule extract_rows:
     params:
         program=program("extract_rows"),
         code=code("extract_rows"),
-        folder=rows_folder(),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings(
             {
                 "rows": PRESET.evaluation.rows,
@@ -49,7 +30,7 @@ rule extract_rows:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        "python {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
         " --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -60,8 +41,8 @@ rule evaluate:
         rows=f"{rows_folder()}/rows.json",
         documents="<results>/data/documents/held_out.jsonl.zst",
     output:
-        "<results>/hwh/{scale}/{hwh}/scores.csv",
-        "<results>/hwh/{scale}/{hwh}/scores.parquet",
+        table="<results>/hwh/{scale}/{hwh}/scores.csv",
+        parquet="<results>/hwh/{scale}/{hwh}/scores.parquet",
     log:
         "<logs>/evaluate/{scale}_{hwh}.log",
     benchmark:
@@ -76,14 +57,14 @@ rule evaluate:
     params:
         program=program("evaluate"),
         code=code("evaluate"),
-        rows=rows_folder(),
-        model=f"{RESULTS}/hwh/{{scale}}/{{hwh}}/model",
+        rows=lambda wildcards: rows_folder(),
+        model=lambda wildcards, input: os.path.dirname(input.model),
         settings=lambda wildcards: evaluation_settings(
             wildcards, evaluation=PRESET.evaluation
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q} --rows {params.rows:q}"
-        " --documents {input.documents:q} --output {output[0]:q} 2>&1 | tee {log:q}"
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q} --rows {params.rows:q}"
+        " --documents {input.documents:q} --output {output.table:q} 2>&1 | tee {log:q}"
 
 
 rule evaluate_niah:
@@ -97,10 +78,10 @@ rule evaluate_niah:
             else []
         ),
     output:
-        "<results>/hwh/{scale}/{hwh}/niah.csv",
-        "<results>/hwh/{scale}/{hwh}/niah.parquet",
-        "<results>/hwh/{scale}/{hwh}/niah_cells.csv",
-        "<results>/hwh/{scale}/{hwh}/niah_cells.parquet",
+        table="<results>/hwh/{scale}/{hwh}/niah.csv",
+        parquet="<results>/hwh/{scale}/{hwh}/niah.parquet",
+        cells="<results>/hwh/{scale}/{hwh}/niah_cells.csv",
+        cells_parquet="<results>/hwh/{scale}/{hwh}/niah_cells.parquet",
     log:
         "<logs>/evaluate_niah/{scale}_{hwh}.log",
     benchmark:
@@ -115,10 +96,10 @@ rule evaluate_niah:
     params:
         program=program("evaluate_niah"),
         code=code("evaluate_niah"),
-        model=f"{RESULTS}/hwh/{{scale}}/{{hwh}}/model",
+        model=lambda wildcards, input: os.path.dirname(input.model),
         settings=lambda wildcards: evaluation_settings(
             wildcards, niah=PRESET.evaluation.niah
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} --output {output[0]:q} 2>&1 | tee {log:q}"
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {output.table:q} 2>&1 | tee {log:q}"

@@ -32,9 +32,9 @@ for number in PRESET.targets.figures:
             program=program("draw_figure"),
             code=code("draw_figure", f"hwh_core/reporting/fig{number}.py"),
             number=number,
-            folder=RESULTS,
-            stem=f"{RESULTS}/figures/fig{number}",
+            folder=lambda wildcards: RESULTS,
+            stem=lambda wildcards, output: os.path.splitext(output[0])[0],
             settings=lambda wildcards: settings(PRESET),
         shell:
-            "{PYTHON} {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
+            "python {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
             " --output {params.stem:q} 2>&1 | tee {log:q}"

@@ -1,28 +1,6 @@
 # The head-wise hybrid, its baselines and its ablations: one program, one data order a scale.
 
 
-def hwh_store(wildcards):
-    return f"<results>/data/{SCALES[wildcards.scale].tokenizer}"
-
-
-def hwh_training_settings(wildcards):
-    scale = SCALES[wildcards.scale]
-    model = HWH[wildcards.scale, wildcards.hwh]
-    return settings(
-        {
-            "model": {
-                "architecture": model.architecture,
-                "rope_theta": model.rope_theta,
-                "qk_norm": scale.qk_norm,
-                "length": scale.length,
-                "seed": model.seed,
-                "shape": scale.shape,
-            },
-            "training": scale.training,
-        }
-    )
-
-
 rule train_hwh:
     input:
         train=lambda wildcards: f"{hwh_store(wildcards)}/train/index.json",
@@ -48,9 +26,9 @@ rule train_hwh:
         program=program("train"),
         code=code("train", only=TRAINING_CODE),
         store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
-        folder=f"{RESULTS}/hwh/{{scale}}/{{hwh}}",
+        folder=lambda wildcards, output: os.path.dirname(output[-1]),
         settings=hwh_training_settings,
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
+        "python {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
         " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
         " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"

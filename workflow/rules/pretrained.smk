@@ -30,11 +30,11 @@ rule fetch_pretrained:
     params:
         program=program("fetch_pretrained"),
         code=code("fetch_pretrained"),
-        folder="resources/pretrained/{pretrained}",
-        tokenizers=f"{RESULTS}/data",
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
+        tokenizers=lambda wildcards: f"{RESULTS}/data",
         settings=lambda wildcards: settings(PRETRAINED[wildcards.pretrained].source),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
+        "python {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
         " --tokenizers {params.tokenizers:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -59,8 +59,8 @@ rule probe_pretrained:
     params:
         program=program("probe_pretrained"),
         code=code("probe_pretrained"),
-        model="resources/pretrained/{pretrained}",
-        folder=f"{RESULTS}/pretrained/{{pretrained}}",
+        model=lambda wildcards, input: os.path.dirname(input.source),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings(
             {
                 "model": PRETRAINED[wildcards.pretrained],
@@ -70,7 +70,7 @@ rule probe_pretrained:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
         " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -95,8 +95,8 @@ rule behavior_scores:
     params:
         program=program("behavior_scores"),
         code=code("behavior_scores"),
-        model="resources/pretrained/{pretrained}",
-        folder=f"{RESULTS}/pretrained/{{pretrained}}",
+        model=lambda wildcards, input: os.path.dirname(input.source),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings(
             {
                 "model": PRETRAINED[wildcards.pretrained],
@@ -106,7 +106,7 @@ rule behavior_scores:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
         " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
@@ -142,5 +142,5 @@ rule classify_heads:
             }
         ),
     shell:
-        "{PYTHON} {params.program:q} --settings {params.settings:q} --probe {input.probe:q}"
+        "python {params.program:q} --settings {params.settings:q} --probe {input.probe:q}"
         " --behavior {input.behavior:q} --output-heads {output.heads:q} --output-bands {output.bands:q} 2>&1 | tee {log:q}"

@@ -32,11 +32,11 @@ for number in PRESET.targets.tables:
             program=program("make_table"),
             code=code("make_table", f"hwh_core/reporting/table{number}.py"),
             number=number,
-            folder=RESULTS,
-            stem=f"{RESULTS}/tables/table{number}",
+            folder=lambda wildcards: RESULTS,
+            stem=lambda wildcards, output: os.path.splitext(output[0])[0],
             settings=lambda wildcards: settings(PRESET),
         shell:
-            "{PYTHON} {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
+            "python {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
             " --output {params.stem:q} 2>&1 | tee {log:q}"
 
 
@@ -64,8 +64,8 @@ rule claims:
     params:
         program=program("make_claims"),
         code=code("make_claims"),
-        folder=RESULTS,
+        folder=lambda wildcards: RESULTS,
         settings=lambda wildcards: settings(PRESET),
     shell:
-        "{PYTHON} {params.program:q} --root {params.folder:q} --settings {params.settings:q}"
+        "python {params.program:q} --root {params.folder:q} --settings {params.settings:q}"
         " --output {output.data:q} 2>&1 | tee {log:q}"
