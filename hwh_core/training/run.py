@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from ..data.loader import BatchLoader
 from ..files import atomic_directory, atomic_write, read_json, write_json
@@ -103,6 +104,8 @@ def _is_finished(output: Path, fingerprint: dict[str, str]) -> bool:
 
 def save_model(model: HwHForCausalLM, tokenizer: Path, folder: Path) -> None:
     """Write a Hugging Face folder with the tokenizer's files; the folder appears only when it is complete."""
+    if not sys.stderr.isatty():
+        disable_progress_bar()
     with atomic_directory(folder) as temporary:
         model.save_pretrained(temporary)
         for file in sorted(tokenizer.iterdir()):
