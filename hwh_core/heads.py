@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from .scripting import UserError
+
 FULL_ATTENTION = "full_attention"
 SLIDING_WINDOW = "sliding_window"
 GATED_DELTANET = "gated_deltanet"
 KINDS = (FULL_ATTENTION, SLIDING_WINDOW, GATED_DELTANET)
 
 
-class ArchitectureError(ValueError):
+class ArchitectureError(UserError):
     """Head groups or layers that cannot be built; the message names the field, its value and what was expected."""
 
 

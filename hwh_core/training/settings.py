@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..architectures import layers_of_shape
 from ..config import ModelShape, Name, PositiveInt, Strict, TrainingConfig
 from ..scripting import UserError
 
@@ -39,14 +40,15 @@ _NOT_IN_FINGERPRINT = ("checkpoint_every_steps", "keep_checkpoints")
 
 
 def parse_settings(values: dict[str, Any]) -> TrainSettings:
-    """Check settings; raises :class:`TrainingError` naming the key."""
+    """Check settings; raises :class:`TrainingError`, or ``ArchitectureError`` for sizes, naming the key."""
     try:
         settings = TrainSettings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise TrainingError(f"--settings: key {key!r} = {first.get('input')!r}: {first['msg']}") from None
-    training, length = settings.training, settings.model.length
+    model, training, length = settings.model, settings.training, settings.model.length
+    layers_of_shape(model.shape.model_dump(), model.architecture, rope_theta=model.rope_theta, qk_norm=model.qk_norm)
     for key in ("tokens_per_step", "micro_batch_tokens"):
         tokens = getattr(training, key)
         if tokens is not None and tokens % length:

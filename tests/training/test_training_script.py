@@ -70,7 +70,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(settings, train_command, tmp
     assert len(list((output / "checkpoints").glob("step-*"))) == 1
 
 
-@pytest.mark.parametrize("damage", ["store", "tokenizer", "settings"])
+@pytest.mark.parametrize("damage", ["store", "tokenizer", "settings", "sizes"])
 def test_bad_input_ends_in_one_sentence(settings, train_command, stores, tmp_path, damage):
     values, output = settings(), tmp_path / "out"
     command, environment = train_command(values, output)
@@ -78,6 +78,10 @@ def test_bad_input_ends_in_one_sentence(settings, train_command, stores, tmp_pat
         values["training"]["lerning_rate"] = 1
         command, environment = train_command(values, output)
         expected = "training.lerning_rate"
+    elif damage == "sizes":
+        values["model"]["shape"]["gdn_head_dim"] = 48
+        command, environment = train_command(values, output)
+        expected = "gdn_head_dim = 48"
     elif damage == "store":
         copy = tmp_path / "store"
         shutil.copytree(stores["train"], copy)
