@@ -1,7 +1,8 @@
 """RFIS and RPD of one sample and one attention layer, averaged over its queries; chooses the fastest path.
 
-Backends: ``torch-eager`` runs on any device, ``torch-compiled`` on a CPU with a C++ compiler, ``reference`` is the
-exact form of :mod:`hwh_kernels.rfis_rpd_reference`. ``auto`` chooses among the first two; ``torch`` means the first.
+Backends: ``torch-eager`` runs on any device, ``cpu-native`` (float32 on a CPU) needs a C or C++ compiler, ``reference``
+is the exact form of :mod:`hwh_kernels.rfis_rpd_reference`. ``auto`` takes the second where it works, otherwise the
+first; ``torch`` means the first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from .rfis_rpd_cpu import TILE_ELEMENTS, compile_problem, compiled_tile, compiled_tile_works, eager_tile
+from .rfis_rpd_eager import TILE_ELEMENTS, eager_tile
+from .rfis_rpd_native import native_tiles, native_works
 from .rfis_rpd_reference import (
     Pairing,
     angles,
@@ -25,10 +27,10 @@ from .rfis_rpd_reference import (
     visible_keys,
 )
 
-BACKENDS = ("torch-eager", "torch-compiled", "reference")
+BACKENDS = ("torch-eager", "cpu-native", "reference")
 
-COMPILE_PAYS_ELEMENTS = 2e9
-"""Heads x queries x keys x groups x 2 metrics above which compiling (about 15 s) is sooner done than eager torch."""
+COMPILE_PAYS_ELEMENTS = 5e7
+"""Heads x queries x keys x groups x 2 metrics above which compiling (half a second) is sooner done than eager torch."""
 
 CUDA_TILE_ELEMENTS = 32_000_000
 
@@ -43,18 +45,17 @@ def choose_backend(
 ) -> str:
     """The backend that ``auto`` or ``torch`` stands for, given the whole work ahead (see :func:`work_elements`).
 
-    Raises ValueError for an unknown name, and for ``torch-compiled`` where it cannot run.
+    Raises ValueError for an unknown name, and for ``cpu-native`` where it cannot run.
     """
-    device_type = torch.device(device).type
+    fits = torch.device(device).type == "cpu" and dtype == torch.float32
     if backend == "torch":
         return "torch-eager"
     if backend == "auto":
-        compiles = device_type == "cpu" and dtype == torch.float32 and compile_problem() is None
-        return "torch-compiled" if compiles and elements >= COMPILE_PAYS_ELEMENTS else "torch-eager"
+        return "cpu-native" if fits and elements >= COMPILE_PAYS_ELEMENTS and native_works() else "torch-eager"
     if backend not in BACKENDS:
         raise ValueError(f"backend: {backend!r} is unknown; expected 'auto', 'torch' or one of {BACKENDS}")
-    if backend == "torch-compiled" and (device_type != "cpu" or dtype != torch.float32):
-        raise ValueError(f"backend: torch-compiled needs float32 on a CPU, got {dtype} on {device_type}")
+    if backend == "cpu-native" and not (fits and native_works()):
+        raise ValueError(f"backend: cpu-native needs float32 on a CPU and a compiler, got {dtype} on {device}")
     return backend
 
 
@@ -96,7 +97,7 @@ def rfis_rpd(
     Arguments as in :func:`hwh_kernels.rfis_rpd_reference.rfis_rpd_per_query`; several samples that share positions and
     mask may lie one after another along the head dimension of ``q`` and of ``k``. Angles are float32 products of
     integer positions and frequencies, as models form them (float64 with float64 inputs). Peak memory: some 10 tiles of
-    4 MB on a CPU, besides 8 numbers for each frequency of each query and key.
+    4 MB on a CPU, besides H x Q x T logits and 8 numbers for each frequency of each query and key.
     """
     check_arguments(q, k, inv_freq, query_positions, key_positions, pairing)
     heads, queries, head_dim = q.shape
@@ -116,11 +117,12 @@ def rfis_rpd(
         angles(query_positions, inv_freq, q.dtype), angles(key_positions, inv_freq, q.dtype),
         scaling * attention_scaling**2,
     )  # fmt: skip
-    compiled = name == "torch-compiled" and softcap is None and compiled_tile_works(2 * frequencies)
+    native = name == "cpu-native" and softcap is None
     tile_elements = CUDA_TILE_ELEMENTS if q.device.type == "cuda" else TILE_ELEMENTS
-    rows = max(2, min(queries, tile_elements // (2 * frequencies * keys)))
+    rows = queries if native else max(1, min(queries, tile_elements // (2 * frequencies * keys)))
     result = q.new_zeros(heads, 2 * frequencies)
     rest_result = q.new_zeros(heads)
+    waiting: list[tuple[Tensor, Tensor, Tensor]] = []
     blocks = [(part, _keys_seen(visible[part])) for part in (slice(s, s + rows) for s in range(0, queries, rows))]
     for head in range(heads):
         key_head = head // (heads // k.shape[0])
@@ -137,10 +139,14 @@ def rfis_rpd(
         if rest is not None:
             removed = rest if softcap is None else softcapped_difference(logits, rest, softcap)
             rest_result[head] = js_of_removed(log_p, removed, visible).sum()
+        if native:
+            waiting.append((a[head], b[key_head], log_p))
+            continue
         for part, last in blocks:
             tile = (a[head, :, :, part], b[key_head, :, :, :last], log_p[part, :last])
-            values = compiled_tile(*tile) if compiled else eager_tile(*tile, logits[part, :last], softcap)
-            result[head] += values.sum(dim=-1)
+            result[head] += eager_tile(*tile, logits[part, :last], softcap).sum(dim=-1)
+    if native:
+        result = torch.stack(native_tiles(waiting))
     result /= queries
     rfis, rpd = result.split(frequencies, dim=1)
     if groups > frequencies:

@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
-from hwh_kernels import rfis_rpd_cpu
+from hwh_kernels import rfis_rpd_native
 from hwh_kernels.rfis_rpd import choose_backend, rfis_rpd, work_elements
-from hwh_kernels.rfis_rpd_cpu import compile_problem, eager_tile
+from hwh_kernels.rfis_rpd_eager import eager_tile
 from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
 
 BANDS = (1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1.0)
@@ -18,12 +18,13 @@ BOUNDS = {
     # Relative error of a mean over queries whose value lies between two neighbours of BANDS, smallest values first.
     # Measured: eager 3.5e-3 1.4e-4 2.4e-5 1.9e-6 2.8e-7, compiled 1.8e-4 2.8e-5 6.1e-6 4.7e-7 2.4e-7.
     "torch-eager": (2e-2, 1e-3, 1e-4, 1e-5, 2e-6),
-    "torch-compiled": (1e-3, 1e-4, 3e-5, 5e-6, 2e-6),
+    "cpu-native": (1e-3, 1e-4, 3e-5, 5e-6, 2e-6),
     "reference": (1e-3, 5e-5, 1e-4, 1e-4, 1e-5),
 }
 
-needs_compiler = pytest.param("torch-compiled") if compile_problem() is None else pytest.param("torch-eager")
-fast_backends = ["torch-eager", needs_compiler]
+# Without a compiler the native path cannot exist, and the eager path is what users get.
+NATIVE = "cpu-native" if rfis_rpd_native.native_works() else "torch-eager"
+fast_backends = ["torch-eager", NATIVE] if NATIVE == "cpu-native" else ["torch-eager"]
 
 
 def many_decades(dtype: torch.dtype = torch.float32, queries: int = 16, keys: int = 200):
@@ -144,34 +145,77 @@ def test_choice_of_backend(monkeypatch):
     assert choose_backend("auto", "cuda", large) == "torch-eager"
     assert choose_backend("auto", "cpu", large, torch.float64) == "torch-eager"
     assert choose_backend("torch", "cpu", large) == "torch-eager"
-    monkeypatch.setattr("hwh_kernels.rfis_rpd.compile_problem", lambda: None)
-    assert choose_backend("auto", "cpu", large) == "torch-compiled"
-    monkeypatch.setattr("hwh_kernels.rfis_rpd.compile_problem", lambda: "no compiler")
+    monkeypatch.setattr("hwh_kernels.rfis_rpd.native_works", lambda: True)
+    assert choose_backend("auto", "cpu", large) == "cpu-native"
+    monkeypatch.setattr("hwh_kernels.rfis_rpd.native_works", lambda: False)
     assert choose_backend("auto", "cpu", large) == "torch-eager"
     with pytest.raises(ValueError, match="'triton' is unknown"):
         choose_backend("triton", "cpu", small)
     with pytest.raises(ValueError, match="needs float32 on a CPU"):
-        choose_backend("torch-compiled", "cpu", small, torch.float64)
+        choose_backend("cpu-native", "cpu", small, torch.float64)
 
 
-def test_failing_compiler_falls_back_with_a_warning(monkeypatch):
+@pytest.fixture
+def fresh_compiler():
+    """Forget what was compiled, before and after."""
+    for function in (rfis_rpd_native._function, rfis_rpd_native.native_works):
+        function.cache_clear()
+    yield
+    for function in (rfis_rpd_native._function, rfis_rpd_native.native_works):
+        function.cache_clear()
+
+
+def fake_compiler(folder, text: str) -> str:
+    """A program that stands in for a compiler."""
+    path = folder / "fake-cc"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_failing_compiler_falls_back_with_a_warning(monkeypatch, tmp_path, fresh_compiler):
     """A machine whose compiler is there but broken still probes, and says that it is slow."""
-
-    def broken(*_):
-        raise RuntimeError("compiler exploded\nand more")
-
-    monkeypatch.setattr(rfis_rpd_cpu, "compiled_tile", broken)
-    monkeypatch.setattr(rfis_rpd_cpu, "compile_problem", lambda: None)
-    rfis_rpd_cpu.compiled_tile_works.cache_clear()
-    with pytest.warns(UserWarning, match="without torch.compile.*compiler exploded"):
-        assert rfis_rpd_cpu.compiled_tile_works(32) is False
-    rfis_rpd_cpu.compiled_tile_works.cache_clear()
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path, "echo compiler exploded >&2; exit 3\n"))
+    with pytest.warns(UserWarning, match=r"without a compiled function.*compiler exploded"):
+        assert rfis_rpd_native.native_works() is False
+    arguments = many_decades()
+    for truth, value in zip(exact(*arguments), rfis_rpd(*arguments, scaling=0.2), strict=True):
+        torch.testing.assert_close(value.double(), truth, rtol=1e-4, atol=1e-8)
 
 
-def test_missing_compiler_is_named(monkeypatch):
-    monkeypatch.delenv("CXX", raising=False)
+def test_wrong_results_of_a_compiler_are_noticed(monkeypatch, fresh_compiler):
+    monkeypatch.setattr(rfis_rpd_native, "SOURCE", rfis_rpd_native.SOURCE.replace("0.25 * total", "0.26 * total"))
+    if rfis_rpd_native._compiler() is not None:
+        with pytest.warns(UserWarning, match="is off by"):
+            assert rfis_rpd_native.native_works() is False
+
+
+def test_missing_compiler_is_named(monkeypatch, fresh_compiler):
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "C++ compiler" in compile_problem()
+    with pytest.warns(UserWarning, match="no C or C\\+\\+ compiler"):
+        assert rfis_rpd_native.native_works() is False
+
+
+def test_compiling_keeps_subnormal_numbers_in_the_process():
+    """Libraries linked with -ffast-math would flush them to zero for everyone."""
+    rfis_rpd_native.native_works()
+    assert float(torch.tensor(1e-40) * 1.0) > 0.0
+
+
+def test_threads_give_the_same_result():
+    before = torch.get_num_threads()
+    arguments = many_decades()
+    results = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append(rfis_rpd(*arguments, scaling=0.2, backend=NATIVE))
+    finally:
+        torch.set_num_threads(before)
+    for one, three in zip(*results, strict=True):
+        torch.testing.assert_close(one, three, rtol=1e-6, atol=0)
 
 
 MEMORY_PROGRAM = """
@@ -188,7 +232,9 @@ print(peak_gigabytes() - before)
 """
 
 
-@pytest.mark.parametrize(("backend", "dtype"), [("torch-eager", "float32"), ("reference", "float64")])
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [("torch-eager", "float32"), (NATIVE, "float32"), ("reference", "float64")]
+)
 def test_memory_stays_under_1_gb_at_2048_tokens_and_128_queries(backend, dtype):
     program = MEMORY_PROGRAM.format(backend=backend, dtype=dtype)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
