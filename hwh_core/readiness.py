@@ -159,7 +159,8 @@ def _sizes(preset: PresetConfig, machine: Machine, root: Path) -> Iterator[Need]
         yield Need("memory", state, detail)
     disk = disk_bytes(preset)
     state = "ok" if machine.disk_free >= disk else "missing"
-    yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, about {disk / GIB:.1f} GiB for text, trainings and checkpoints")
+    needed = f"about {disk / GIB:.1f} GiB for text, trainings and checkpoints"
+    yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, {needed}")
 
 
 def preset_needs(preset: PresetConfig, machine: Machine, root: Path, *, offline: bool = False) -> list[Need]:

@@ -9,7 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hwh_kernels.rfis_rpd_reference import Pairing, angles, num_groups, rotate_pairs, split_pairs, visible_keys
+from hwh_kernels.rfis_rpd_reference import (
+    Pairing,
+    angles,
+    contributions,
+    num_groups,
+    rotate_pairs,
+    split_pairs,
+    visible_keys,
+)
 
 from .errors import LogitMismatchError, ProbeError, UnsupportedModelError
 from .observers import Attention, Rotation, adapter_for, visible_rows
@@ -19,6 +27,8 @@ LOGIT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 3e-
 
 TABLE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 1e-2, torch.float16: 4e-3}
 """Largest accepted difference of the model's cos and sin from those of a frequency table (angles up to 1e4)."""
+
+SUMMED_ROWS = 4
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,13 @@ class LayerCapture:
             self.q, self.k, self.inv_freq, self.query_positions, self.key_positions, self.scaling,
             self.attention_scaling, self.pairing,
         )  # fmt: skip
+
+    def summed_contributions(self, rows: int) -> Tensor:
+        """Sum over frequency groups of the single contributions c to the logits of the last queries: [H, rows, T]."""
+        return contributions(
+            self.q[:, -rows:], self.k, self.inv_freq, self.query_positions[-rows:], self.key_positions,
+            scaling=self.scaling, attention_scaling=self.attention_scaling, pairing=self.pairing,
+        ).sum(dim=1)  # fmt: skip
 
     def probabilities(self) -> Tensor:
         """Attention of the captured queries: [(B,) H, Q, T], rows adding up to 1."""
@@ -244,7 +261,11 @@ def _checked_error(layer: LayerCapture, seen_q: Tensor, event: Attention) -> flo
     for index in range(seen_q.shape[0]):
         k = event.k[index].to(layer.k.dtype).repeat_interleave(seen_q.shape[1] // event.k.shape[1], dim=0)
         own = event.scaling * (seen_q[index].to(k.dtype) @ k.transpose(-1, -2))
-        error = (layer.sample(index).logits() - own).masked_fill_(~visible, 0.0).abs_().max()
+        sample = layer.sample(index)
+        error = (sample.logits() - own).masked_fill_(~visible, 0.0).abs_().max()
+        # The sum over single contributions, which RFIS and RPD take apart, is compared on a few rows.
+        summed = sample.summed_contributions(SUMMED_ROWS) - own[:, -SUMMED_ROWS:]
+        error = torch.maximum(error, summed.masked_fill_(~visible[-SUMMED_ROWS:], 0.0).abs_().max())
         scale = own.masked_fill_(~visible, 0.0).abs_().max().clamp_min(torch.finfo(own.dtype).tiny)
         worst = max(worst, float(error / scale))
     tolerance = LOGIT_TOLERANCE[event.q.dtype]
