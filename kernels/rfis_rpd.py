@@ -149,6 +149,8 @@ def rfis_rpd(
         result = torch.stack(native_tiles(waiting))
     result /= queries
     rfis, rpd = result.split(frequencies, dim=1)
+    # A frequency of 0 rotates nothing: exactly 0, where the products above leave their rounding.
+    rpd = rpd.masked_fill(inv_freq == 0, 0.0)
     if groups > frequencies:
         # Unrotated dimensions: removing them matters, removing their rotation changes nothing.
         rfis = torch.cat([rfis, rest_result[:, None] / queries], dim=1)

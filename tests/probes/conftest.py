@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from probe_helpers import VOCABULARY
 
 from hwh_core.data.sources import write_source
 from hwh_core.data.store import write_store
 from hwh_core.data.tokenizer import load_backend, save_trained, tokenizer_fingerprint, train_bpe
-from hwh_core.modeling import build_model
 
-VOCABULARY = 300
 WORDS = (
     *("the", "of", "a", "sailor", "lantern", "carried", "river", "bridge", "winter", "would", "because", "long"),
     *("letter", "under", "tower", "fish", "question", "special", "magic", "number", "for", "mentioned", "text", "is"),
@@ -49,22 +48,6 @@ def corpus(tmp_path_factory):
         path=path, tokenizer=tokenizer, tokenizers=folder / "tokenizers", store=folder / "store",
         texts=[d["text"] for d in documents if d["source"] == "prose"],
     )  # fmt: skip
-
-
-SHAPE = {
-    "num_layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "attention_head_dim": 16,
-    "num_attention_heads": 3,
-    "gate": True,
-    "initializer_range": 0.3,
-}
-
-
-def controlled_model(seed: int = 0, qk_norm: bool = True, architecture: str = "transformer", **changes):
-    """A model of our own class with logits far from 0."""
-    return build_model(SHAPE | changes, architecture, 10000.0, qk_norm, 64, VOCABULARY, seed).eval()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers as tf
-from conftest import controlled_model
+from probe_helpers import HYBRID_SHAPE, controlled_model
 
 from hwh_core.modeling import rotary
 from hwh_core.probes.capture import capture, stream_layers
@@ -130,18 +130,11 @@ def test_q_and_k_are_taken_after_qk_norm_and_before_rotation(ids):
 
 
 def test_hybrids_give_their_rope_groups_only(ids):
-    shape = {
-        "num_layers": 4,
-        "hidden_size": 64,
-        "attention_head_dim": 8,
-        "gdn_head_dim": 8,
-        "num_attention_heads": None,
-    }
-    hybrid = controlled_model(architecture="hwh_std_r", **shape)
+    hybrid = controlled_model(architecture="hwh_std_r", **HYBRID_SHAPE)
     captured = [(layer.layer, layer.group) for layer in capture(hybrid, ids[0], 4)]
     assert captured == [(layer, group) for layer, group, _ in hybrid.rope_groups()]
     assert captured
-    without = controlled_model(architecture="hwh_std", **shape)
+    without = controlled_model(architecture="hwh_std", **HYBRID_SHAPE)
     assert capture(without, ids[0], 4) == []
     plain = capture(without, ids[0], 4, nope="include")
     assert len(plain) == len(without.attention_groups())
@@ -159,7 +152,7 @@ def test_gpt2_is_refused_by_name(ids):
     model = tf.GPT2LMHeadModel(
         tf.GPT2Config(vocab_size=300, n_embd=32, n_layer=1, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2)
     )
-    with pytest.raises(UnsupportedModelError, match="GPT2LMHeadModel.*apply_rotary_pos_emb"):
+    with pytest.raises(UnsupportedModelError, match=r"GPT2LMHeadModel.*apply_rotary_pos_emb"):
         capture(model, ids[0], 4)
 
 
@@ -174,7 +167,7 @@ def test_a_model_that_rotates_in_another_way_is_refused(ids):
         **(BASE | {"num_key_value_heads": 4}), q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=16,
         qk_nope_head_dim=16, v_head_dim=16, first_k_dense_replace=5,
     )  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match="DeepseekV3ForCausalLM.*rotates in another way"):
+    with pytest.raises(UnsupportedModelError, match=r"DeepseekV3ForCausalLM.*rotates in another way"):
         capture(tf.DeepseekV3ForCausalLM(config), ids[0], 4)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from conftest import controlled_model
+from probe_helpers import HYBRID_SHAPE, controlled_model
 
 from hwh_core.gpband.maps import load_maps
 from hwh_core.gpband.null import closed_form_null
@@ -71,14 +71,7 @@ def test_batches_do_not_change_the_maps(ids, monkeypatch):
 
 
 def test_model_without_position_encoding_has_no_rpd(ids):
-    shape = {
-        "num_layers": 4,
-        "hidden_size": 64,
-        "attention_head_dim": 8,
-        "gdn_head_dim": 8,
-        "num_attention_heads": None,
-    }
-    maps = probe_model(controlled_model(architecture="hwh_std", **shape), None, ids, 8, progress=False)
+    maps = probe_model(controlled_model(architecture="hwh_std", **HYBRID_SHAPE), None, ids, 8, progress=False)
     measured = np.isfinite(maps.rpd)
     assert measured.any()
     assert not maps.rpd[measured].any()
@@ -113,14 +106,12 @@ def test_wrong_base_in_the_config_is_noticed(ids):
     ("samples", "named"),
     [
         ([[1, 2, 900]], "token 900 is outside"),
-        ([["x"]], "shape"),
+        (np.zeros((1, 2, 3), int), "shape"),
         (["some text"], "without a tokenizer"),
         (np.zeros((0, 4), int), "none of them 0"),
     ],
 )
 def test_bad_samples_are_named(samples, named):
-    if samples == [["x"]]:
-        samples = np.zeros((1, 2, 3), int)
     with pytest.raises(ProbeError, match=named):
         probe_model(controlled_model(), None, samples, 2, progress=False)
 
