@@ -309,8 +309,15 @@ class BehaviorConfig(Strict):
     sinks: list[PositiveInt]
     default_window: PositiveInt
     default_sinks: PositiveInt
-    samples: Literal["synthetic", "local_qa", "longmemeval", "natural_questions"]
+    samples: Literal["synthetic", "local_qa"]
+    questions: str | None = Field(default=None, description="for local_qa: .jsonl of questions, contexts, answers")
     calibrate: bool = True
+
+    @model_validator(mode="after")
+    def _local_questions_need_a_file(self) -> BehaviorConfig:
+        if (self.samples == "local_qa") != (self.questions is not None):
+            raise ValueError("questions is needed by samples: local_qa and refused by samples: synthetic")
+        return self
 
 
 class PretrainedConfig(Strict):

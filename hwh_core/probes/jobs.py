@@ -48,7 +48,6 @@ def probe_pretrained(settings: dict[str, Any], model_folder: Path, documents: Pa
         "training_length": getattr(model.config, "max_position_embeddings", None),
         "seed": seed,
         "text_source": settings["held_out_prose_source"],
-        "candidate_bands": settings["model"].get("candidate_bands", []),
     }
     return replace(maps, description=description)
 

@@ -226,7 +226,7 @@ def test_behavior_job_and_its_files(corpus, random_llama, tmp_path):
 def test_behavior_job_refuses_what_does_not_fit(corpus, random_llama):
     with pytest.raises(ProbeError, match=r"default_window: 128 is not among \[16, 64\]"):
         score_behavior(behavior_settings(default_window=128), random_llama, corpus.path)
-    with pytest.raises(ProbeError, match="'longmemeval' needs a file of questions"):
-        score_behavior(behavior_settings(samples="longmemeval"), random_llama, corpus.path)
+    with pytest.raises(ProbeError, match="'local_qa' needs a file of questions"):
+        score_behavior(behavior_settings(samples="local_qa"), random_llama, corpus.path)
     with pytest.raises(ProbeError, match="more than the 4096 positions"):
         score_behavior(behavior_settings(length=9000), random_llama, corpus.path)

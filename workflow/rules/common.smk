@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import sys
 
 from snakemake.exceptions import WorkflowError

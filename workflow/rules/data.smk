@@ -90,7 +90,7 @@ rule build_tokenizer:
         code=code("build_tokenizer"),
         folder=lambda wildcards, output: os.path.dirname(output[0]),
         documents=lambda wildcards, input: (
-            f"--documents {input[0]}" if len(input) else ""
+            f"--documents {shlex.quote(input[0])}" if len(input) else ""
         ),
         settings=lambda wildcards: settings(TOKENIZERS[wildcards.tokenizer]),
     shell:

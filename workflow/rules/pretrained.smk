@@ -63,7 +63,9 @@ rule probe_pretrained:
         folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings(
             {
-                "model": PRETRAINED[wildcards.pretrained],
+                "model": PRETRAINED[wildcards.pretrained].model_dump(
+                    include={"name", "title"}
+                ),
                 "probe": PRESET.pretrained.probe,
                 "held_out_prose_source": PRESET.data.held_out_prose_source,
                 "seed": PRESET.seed,
@@ -78,6 +80,7 @@ rule behavior_scores:
     input:
         source="<resources>/pretrained/{pretrained}/source.json",
         documents="<results>/data/documents/held_out.jsonl.zst",
+        questions=PRESET.pretrained.behavior.questions or [],
     output:
         "<results>/pretrained/{pretrained}/behavior.npz",
         "<results>/pretrained/{pretrained}/behavior.json",
@@ -99,15 +102,20 @@ rule behavior_scores:
         folder=lambda wildcards, output: os.path.dirname(output[0]),
         settings=lambda wildcards: settings(
             {
-                "model": PRETRAINED[wildcards.pretrained],
+                "model": PRETRAINED[wildcards.pretrained].model_dump(
+                    include={"name", "title"}
+                ),
                 "behavior": PRESET.pretrained.behavior,
                 "held_out_prose_source": PRESET.data.held_out_prose_source,
                 "seed": PRESET.seed,
             }
         ),
+        questions=lambda wildcards, input: (
+            f"--questions {shlex.quote(input.questions)}" if input.questions else ""
+        ),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+        " --documents {input.documents:q} {params.questions} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
 rule classify_heads:
