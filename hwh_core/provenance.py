@@ -16,6 +16,9 @@ from .files import sha256_of, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
+# Checks settings, writes files and manifests, shows progress: no value of a result comes from here (defaults of the
+# schema are resolved in the settings that a job is given), so an edit there reruns nothing.
+PLUMBING = tuple(f"hwh_core/{name}.py" for name in ("config", "files", "scripting", "provenance", "progress"))
 RECORDED_PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pandas", "lm-eval", "datasets",
     "snakemake", "triton", "flash-linear-attention", "fla-core", "gguf", "matplotlib",
@@ -110,16 +113,20 @@ def import_closure(path: Path) -> list[Path]:
 
 
 @cache
-def code_hash(*paths: str, only: tuple[str, ...] | None = None) -> str:
+def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[str, ...] = PLUMBING) -> str:
     """Hash of everything that the given files run (import closure, by syntax tree): 16 hexadecimal digits.
 
     Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. With
-    ``only``, files whose path starts with none of these prefixes are left out: a training must not be repeated since
-    the writing of a manifest was mended.
+    ``only``, files whose path starts with none of these prefixes are left out, with ``without`` those whose path starts
+    with one of these: no result must be made anew since the writing of a manifest was mended.
     """
     closure = sorted({file for path in paths for file in import_closure(ROOT / path)})
     names = [(file, file.relative_to(ROOT).as_posix()) for file in closure]
-    lines = [f"{syntax_hash(file)}  {name}" for file, name in names if only is None or name.startswith(only)]
+    lines = [
+        f"{syntax_hash(file)}  {name}"
+        for file, name in names
+        if (only is None or name.startswith(only)) and not name.startswith(without)
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -106,7 +106,9 @@ def code(name, *modules, only=None):
 
     `modules` are files that the program loads by name at run time.
     """
-    return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
+    return provenance.code_hash(
+        f"scripts/{name}.py", *modules, only=only, without=PLUMBING
+    )
 
 
 def under_results(paths):
