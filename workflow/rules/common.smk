@@ -106,9 +106,7 @@ def code(name, *modules, only=None):
 
     `modules` are files that the program loads by name at run time.
     """
-    return provenance.code_hash(
-        f"scripts/{name}.py", *modules, only=only, without=PLUMBING
-    )
+    return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
 
 
 def under_results(paths):
