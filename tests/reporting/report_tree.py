@@ -317,6 +317,14 @@ def synthetic(error: float = 0.1, right: int = 36) -> dict:
     """synthetic.json of 40 planted bands with one largest error and of 36 planted heads."""
     recovered = 40 if error <= 0.5 else 39
     return {
-        "S1": {"n": 40, "recovered": recovered, "rate": recovered / 40, "max_abs_error": error, "tolerance": 0.5},
+        "S1": {
+            "n": 40,
+            "recovered": recovered,
+            "rate": recovered / 40,
+            "max_abs_error": error,
+            "tolerance": 0.5,
+            "minimum_angle": 1.0,
+            "all_groups_of_the_range": {"n": 60, "recovered": recovered},
+        },
         "S2": {"n": 36, "right": right, "rate": right / 36},
     }
