@@ -34,7 +34,7 @@ def draw(results: Results) -> Drawing:
         side.set(title="layer profile", xlabel=title)
         side.set_xlim(left=0)
         side.grid(axis="x", linewidth=0.3, color="0.8")
-        side.legend(loc="lower right" if name == "qr" else "lower left", fontsize=6)
+        side.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=7)
     panels.integer_ticks(axes[0], layers, "y", 10)
     axes[0].set_ylabel("layer")
     figure.suptitle(f"{model.title}: retrieval (QRscore) and local-streaming (LDscore) tendency of every head")

@@ -15,6 +15,9 @@ from .results import Results
 from .selection import ReportError
 from .style import METRIC_TITLES, TEXT_WIDTH, Drawing
 
+# That fit beside one another below the panels.
+LEGEND_CHARACTERS = 110
+
 
 def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]:
     """Predicted band indices of a model's candidate training stages, by label (covariance constant).
@@ -44,7 +47,9 @@ def band_legend(figure: Any, predicted: dict[str, float]) -> None:
         plt.Line2D([], [], color="0.25", linestyle=style, linewidth=1.2)
         for style, _ in zip(styles * 4, predicted, strict=False)
     ]
-    figure.legend(lines, list(predicted), loc="outside lower center", ncols=min(3, len(predicted)), title="predicted")
+    longest = max((len(label) for label in predicted), default=0)
+    columns = max(1, min(3, len(predicted), LEGEND_CHARACTERS // (longest + 8)))
+    figure.legend(lines, list(predicted), loc="outside lower center", ncols=columns, title="predicted")
 
 
 def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, dict[str, np.ndarray], np.ndarray]:
