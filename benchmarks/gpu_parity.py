@@ -1,0 +1,133 @@
+"""Whether what runs on a GPU agrees with its torch form and with the CPU; writes benchmarks/results/gpu_parity.json."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from pathlib import Path
+
+import torch
+
+from hwh_core.files import write_json
+from hwh_core.heads import GATED_DELTANET, HeadGroup
+from hwh_core.modeling.build import build_model
+from hwh_core.modeling.delta_net import GatedDeltaNetGroup
+from hwh_core.provenance import package_versions
+from hwh_kernels.rfis_rpd import rfis_rpd
+
+SHAPE = {
+    "num_layers": 8, "hidden_size": 256, "intermediate_size": 640, "attention_head_dim": 32, "gdn_head_dim": 32,
+    "conv_size": 4, "gate": True,
+}  # fmt: skip
+Figure = dict[str, object]
+
+
+def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Norm of the difference over the norm of the reference."""
+    return float((value.float() - reference.float()).norm() / reference.float().norm())
+
+
+def figure(name: str, value: float, against: str) -> Figure:
+    """One entry of `figures`."""
+    print(f"{name}: {value:.2e} (against {against})", flush=True)
+    return {"id": name, "value": value, "unit": "relative error", "against": against}
+
+
+def delta_net(head_dim: int, heads: int, length: int) -> list[Figure]:
+    """Outputs and gradients of a head group in bfloat16 on fla against the torch form in float32."""
+    torch.manual_seed(0)
+    group = HeadGroup(kind=GATED_DELTANET, heads=heads, head_dim=head_dim, gate=True, conv_size=4)
+    reference = GatedDeltaNetGroup(group.width, group, 1e-6, backend="torch").cuda()
+    for parameter in reference.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.02 if parameter.dim() == 2 else 0.3)
+    with torch.no_grad():
+        for parameter, value in zip(
+            (reference.A_log, reference.dt_bias), GatedDeltaNetGroup.initial_decay(heads), strict=True
+        ):
+            parameter.copy_(value)
+    on_fla = GatedDeltaNetGroup(group.width, group, 1e-6, backend="fla").cuda()
+    on_fla.load_state_dict(reference.state_dict())
+    hidden = torch.randn(2, length, group.width, device="cuda")
+    weight = torch.linspace(0, 1, length, device="cuda")[None, :, None]
+    outputs, gradients = [], []
+    for module, autocast in ((reference, False), (on_fla, True)):
+        inputs = hidden.clone().requires_grad_(True)
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+            output = module(inputs, padding=None, state=None)
+        (output.float() * weight).sum().backward()
+        outputs.append(output)
+        gradients.append({"input": inputs.grad} | {name: p.grad for name, p in module.named_parameters()})
+    worst = max(relative(gradients[1][name], gradients[0][name]) for name in gradients[0])
+    name, against = f"delta_net.d{head_dim}", "torch form in float32, fla in bfloat16"
+    return [
+        figure(f"{name}.output", relative(outputs[1], outputs[0]), against),
+        figure(f"{name}.worst_gradient", worst, against),
+    ]
+
+
+def decoding() -> list[Figure]:
+    """Prefill and ten single steps of HwH-std with the mixed cache against the full pass, per backend."""
+    model = build_model(SHAPE, "hwh_std", 10000.0, True, 256, 512, seed=0).cuda().eval()
+    groups = [module for module in model.modules() if isinstance(module, GatedDeltaNetGroup)]
+    ids = torch.randint(0, 512, (2, 80), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    found, full = [], {}
+    for backend in ("torch", "fla"):
+        for group in groups:
+            group.backend = backend
+        with torch.no_grad():
+            full[backend] = model(ids).logits
+            cache, steps = model(ids[:, :70], use_cache=True).past_key_values, []
+            for place in range(70, 80):
+                result = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+                cache = result.past_key_values
+                steps.append(result.logits)
+        error = relative(torch.cat(steps, dim=1), full[backend][:, 70:])
+        found.append(figure(f"decoding.{backend}", error, "full pass of the same backend, float32"))
+    return [*found, figure("logits.fla", relative(full["fla"], full["torch"]), "torch form, float32")]
+
+
+def probe() -> list[Figure]:
+    """RFIS and RPD of random heads on the card against the exact float64 reference on the CPU, same float32 angles."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(8, 64, 64, generator=generator), torch.randn(2, 512, 64, generator=generator)
+    inv_freq = 10000.0 ** (-torch.arange(32, dtype=torch.float32) / 32)
+    keys = torch.arange(512)
+    maps = {}
+    for device, backend in (("cuda", "auto"), ("cpu", "reference")):
+        moved = [x.to(device) for x in (q, k, inv_freq, keys[-64:], keys)]
+        maps[device] = [m.cpu() for m in rfis_rpd(*moved, scaling=0.125, backend=backend)]
+    return [
+        figure(f"probe.{name}", relative(on_card, on_cpu), "reference on the CPU, float32")
+        for name, on_card, on_cpu in zip(("rfis", "rpd"), maps["cuda"], maps["cpu"], strict=True)
+    ]
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--by-pass-guard", action="store_true", help="measure gradients that fla refuses on Hopper")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "gpu_parity.json")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("error: benchmarks.gpu_parity needs a CUDA device, and torch sees none")
+    if arguments.by_pass_guard:
+        import fla.ops.common.chunk_o as chunk_o
+
+        chunk_o.TRITON_ABOVE_3_7_1 = True
+    figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding()]
+    write_json(
+        arguments.output,
+        {
+            "card": torch.cuda.get_device_name(0),
+            "versions": package_versions(),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "command": "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else ""),
+            "figures": figures,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
