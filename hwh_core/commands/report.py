@@ -13,6 +13,7 @@ from typing import Any
 
 from ..scripting import UserError
 
+PARTS_SHOWN = 2
 STYLES = {"reproduced": "green", "not_reproduced": "red", "inconclusive": "yellow", "not_testable": "dim"}
 
 
@@ -20,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
     """Register the options of `hwh report`."""
     parser = subparsers.add_parser("report", help="table of the claims of a finished run, and where its report lies")
     parser.add_argument("results", type=Path, help="results folder of a preset, for example results/laptop")
-    parser.add_argument("--verdict", choices=sorted(STYLES), help="show only claims with this verdict")
+    parser.add_argument("--verdict", choices=sorted(STYLES), help="show only these; without, all that were tested")
 
 
 def read_claims(path: Path) -> list[dict[str, Any]]:
@@ -36,15 +37,21 @@ def read_claims(path: Path) -> list[dict[str, Any]]:
     return claims
 
 
-def _short(value: Any) -> str:
-    """A value of the ledger in a cell."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(map(_short, value))
-    return str(value)
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+def _ours(claim: dict[str, Any]) -> str:
+    """Our number with its interval; of a claim of several parts the first two, a line each."""
+    ours, ci = claim["ours"], claim.get("ci")
+    parts = ours.items() if isinstance(ours, dict) else [("", ours)]
+    lines = []
+    for label, value in parts:
+        ends = ci.get(label) if isinstance(ci, dict) else ci
+        interval = f" [{', '.join(map(_number, ends))}]" if ends else ""
+        lines.append(f"{label}: " * bool(label) + _number(value) + interval)
+    more = [f"and {len(lines) - PARTS_SHOWN} more parts"] if len(lines) > PARTS_SHOWN else []
+    return "\n".join(lines[:PARTS_SHOWN] + more)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,11 +62,21 @@ def run(args: argparse.Namespace) -> int:
 
     ledger = args.results / "claims.json"
     claims = read_claims(ledger)
-    shown = [claim for claim in claims if args.verdict in (None, claim["verdict"])]
-    table = Table("Claim", "Statement", "Paper", "Ours", "95% CI", "Verdict", title=f"Claims in {ledger}")
+    wanted = [args.verdict] if args.verdict else [name for name in STYLES if name != "not_testable"]
+    shown = [claim for claim in claims if claim["verdict"] in wanted]
+    table = Table(title=f"Claims in {ledger}")
+    for title, ratio in (
+        ("claim", None),
+        ("statement", 3),
+        ("paper", 1),
+        ("ours [95% interval]", 3),
+        ("verdict", None),
+    ):
+        table.add_column(title, ratio=ratio)
     for claim in shown:
         verdict = claim["verdict"]
-        cells = (claim["id"], claim["statement"], *(_short(claim.get(key)) for key in ("paper", "ours", "ci")))
+        paper = "" if claim.get("paper") is None else _number(claim["paper"])
+        cells = (claim["id"], claim["statement"], paper, _ours(claim))
         table.add_row(*map(escape, cells), f"[{STYLES.get(verdict, 'default')}]{escape(verdict)}[/]")
     console = Console()
     console.print(table)
