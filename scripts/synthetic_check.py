@@ -84,7 +84,7 @@ def main() -> None:
     write_manifest(
         arguments.output,
         inputs=[],
-        settings=settings.model_dump(mode="json"),
+        settings=load_settings(arguments.settings),
         seed=settings.seed,
         started=started,
     )

@@ -69,4 +69,4 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(architectures))
     figure.suptitle(f"{title}, scale {scale.name} (95% intervals; dots: seeds)")
-    return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "models": [model.name for model in models]})
+    return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "drawn": [model.name for model in models]})

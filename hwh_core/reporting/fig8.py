@@ -67,4 +67,4 @@ def draw(results: Results) -> Drawing:
         panels.colour_bar(figure, image, axes[row, 1], "Spearman ρ")
     axes[0, 0].legend()
     figure.suptitle("Behaviour scores across model sizes and families")
-    return Drawing(figure, pd.concat(tables, ignore_index=True), {"models": [model.name for model in models]})
+    return Drawing(figure, pd.concat(tables, ignore_index=True), {"drawn": [model.name for model in models]})

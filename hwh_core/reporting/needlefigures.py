@@ -43,5 +43,5 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
         f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length",
         fontsize=8.5,
     )
-    settings = {"scale": scale.name, "models": [model.name for model in models]}
+    settings = {"scale": scale.name, "drawn": [model.name for model in models]}
     return Drawing(figure, cells.assign(scale=scale.name), settings)
