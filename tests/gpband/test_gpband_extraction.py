@@ -46,8 +46,8 @@ def test_search_range(theta, length, first):
 def test_band_is_found_where_the_map_has_its_maximum(centre):
     result = extract(banded_maps(centre, noise=0.0), BandConfig(bootstrap_resamples=2))
     fine = np.linspace(centre - 3, centre + 3, 6001)
-    # The map is bump times null: where the null is steep its product peaks elsewhere than the bump. The candidate is the
-    # group nearest to the bump (at a tie either neighbour), and the parabola moves it by half a group at most (rule 3).
+    # The map is bump times null: where the null is steep its product peaks elsewhere than the bump. The candidate is
+    # the group nearest to the bump (at a tie either), and the parabola moves it by half a group at most (rule 3).
     log_map = np.interp(fine, np.arange(GROUPS), np.log(null())) - 0.5 * (fine - centre) ** 2
     highest = fine[log_map.argmax()]
     nearest = {int(np.floor(centre + 0.5)), int(np.ceil(centre - 0.5))}
