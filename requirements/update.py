@@ -38,6 +38,13 @@ def read_pins(path: Path) -> dict[str, str]:
     return {normal(name.split("[")[0].strip()): version.strip() for name, version in pairs}
 
 
+def asked_for(layer: str) -> set[str]:
+    """Names (compared form) that a layer's list asks for itself."""
+    text = (FOLDER / f"{layer}.in").read_text(encoding="utf-8")
+    lines = (line.split("#")[0].split(";")[0].strip() for line in text.splitlines())
+    return {normal(re.split(r"[<>=!~\[ ]", line)[0]) for line in lines if line}
+
+
 def resolve(layer: str, constraints: dict[str, str]) -> dict[str, str]:
     """Names as their projects write them and the versions that pip would install for one layer."""
     with tempfile.TemporaryDirectory() as folder:
@@ -63,8 +70,14 @@ def main() -> None:
     for layer in LAYERS:
         target = FOLDER / f"{layer}.txt"
         old = {} if arguments.upgrade_all else {n: v for n, v in read_pins(target).items() if n not in moving}
-        found = resolve(layer, {**old, **base})
-        own = {name: version for name, version in found.items() if normal(name) not in base and not CUDA.match(name)}
+        # Triton in the test layer is the one that torch's CUDA build brings.
+        found = resolve(layer, {**old, **base, **read_pins(FOLDER / "cuda-constraints.txt")})
+        asked = asked_for(layer)
+        own = {
+            name: version
+            for name, version in found.items()
+            if normal(name) not in base and (normal(name) in asked or not CUDA.match(name))
+        }
         if layer == "run":
             base = {normal(name): version for name, version in own.items()}
             head = ["-c cuda-constraints.txt"]
