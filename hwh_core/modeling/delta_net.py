@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from functools import cache
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -25,10 +25,13 @@ BACKENDS = ("auto", "torch", "fla")
 RECURRENT_MAX_TOKENS = 4
 
 
-@cache
+# Looked up once, when this module is imported: torch.compile traces a constant, but not a search for packages.
+_FLA_IS_INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("fla", "triton"))
+
+
 def fla_is_installed() -> bool:
     """Whether flash-linear-attention and Triton can be imported (looked up, not imported)."""
-    return all(importlib.util.find_spec(name) is not None for name in ("fla", "triton"))
+    return _FLA_IS_INSTALLED
 
 
 def l2_normalize(x: torch.Tensor) -> torch.Tensor:
@@ -101,22 +104,41 @@ class GatedDeltaNetGroup(nn.Module):
             return True
         return self.backend == "auto" and device.type == "cuda" and fla_is_installed()
 
+    def input_projections(self) -> tuple[nn.Linear, ...]:
+        """The bias-free projections of the hidden states: q, k, v, a (decay), b (write strength), then g if gated."""
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
+        return projections if self.g_proj is None else (*projections, self.g_proj)
+
     def forward(
-        self, hidden_states: torch.Tensor, *, padding: torch.Tensor | None, state: DeltaNetState | None
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        padding: torch.Tensor | None,
+        state: DeltaNetState | None,
+        projected: Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """``padding`` [B, T] is True at padding: there the input is zeroed, and neither decay nor update happens."""
+        """``padding`` [B, T] is True at padding: there the input is zeroed, and neither decay nor update happens.
+
+        ``projected``: what :meth:`input_projections` give for ``hidden_states``, in their order, [B, T, out_features]
+        each, when the caller has computed them already (views of one product are fine); None computes them here.
+        Refused together with ``padding``, which has to be zeroed before the projections.
+        """
         batch, length, _ = hidden_states.shape
         if padding is not None:
+            if projected is not None:
+                raise ValueError("Gated DeltaNet: projected together with padding; it is zeroed before the projections")
             hidden_states = hidden_states.masked_fill(padding[..., None], 0)
+        if projected is None:
+            projected = [projection(hidden_states) for projection in self.input_projections()]
         previous = state.convolution if state is not None else [None, None, None]
-        q, q_last = self.q_conv1d(self.q_proj(hidden_states), previous[0])
-        k, k_last = self.k_conv1d(self.k_proj(hidden_states), previous[1])
-        v, v_last = self.v_conv1d(self.v_proj(hidden_states), previous[2])
+        q, q_last = self.q_conv1d(projected[0], previous[0])
+        k, k_last = self.k_conv1d(projected[1], previous[1])
+        v, v_last = self.v_conv1d(projected[2], previous[2])
         q, k, v = (x.view(batch, length, self.num_heads, self.head_dim) for x in (q, k, v))
         # Decay and write strength in float32 whatever the autocast dtype: small errors compound over the sequence.
-        step = F.softplus(self.a_proj(hidden_states).float() + self.dt_bias.float())
+        step = F.softplus(projected[3].float() + self.dt_bias.float())
         g = -self.A_log.float().exp() * step
-        beta = self.b_proj(hidden_states).float().sigmoid()
+        beta = projected[4].float().sigmoid()
         if padding is not None:
             g, beta = g.masked_fill(padding[..., None], 0), beta.masked_fill(padding[..., None], 0)
         output, recurrent = self._delta_rule(q, k, v, g, beta, state)
@@ -125,7 +147,7 @@ class GatedDeltaNetGroup(nn.Module):
             state.convolution = [x.clone() for x in (q_last, k_last, v_last)]
         output = self.o_norm(output).reshape(batch, length, self.group.width)
         if self.g_proj is not None:
-            output = output * F.silu(self.g_proj(hidden_states))
+            output = output * F.silu(projected[5])
         return output
 
     def _delta_rule(
