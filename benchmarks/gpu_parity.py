@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
 from pathlib import Path
 
 import torch
 
-from hwh_core.files import write_json
+from benchmarks.recording import Figure, record
 from hwh_core.heads import GATED_DELTANET, HeadGroup
 from hwh_core.modeling.build import build_model
 from hwh_core.modeling.delta_net import GatedDeltaNetGroup
-from hwh_core.provenance import package_versions
 from hwh_kernels.rfis_rpd import rfis_rpd
 
 SHAPE = {
     "num_layers": 8, "hidden_size": 256, "intermediate_size": 640, "attention_head_dim": 32, "gdn_head_dim": 32,
     "conv_size": 4, "gate": True,
 }  # fmt: skip
-Figure = dict[str, object]
 
 
 def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
@@ -108,7 +105,7 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--by-pass-guard", action="store_true", help="measure gradients that fla refuses on Hopper")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "gpu_parity.json")
+    parser.add_argument("--output", type=Path, help="folder or .json file (default: benchmarks/results)")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: benchmarks.gpu_parity needs a CUDA device, and torch sees none")
@@ -117,16 +114,8 @@ def main() -> None:
 
         chunk_o.TRITON_ABOVE_3_7_1 = True
     figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding()]
-    write_json(
-        arguments.output,
-        {
-            "card": torch.cuda.get_device_name(0),
-            "versions": package_versions(),
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else ""),
-            "figures": figures,
-        },
-    )
+    command = "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else "")
+    record("gpu_parity", figures, command, arguments.output)
 
 
 if __name__ == "__main__":
