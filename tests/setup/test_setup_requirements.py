@@ -107,7 +107,7 @@ def test_cpu_pins_ask_for_no_cuda_package():
     assert "triton" in cuda
     for layer in ("run", "gpu", "slurm"):
         assert not set(cuda) & set(pins(layer))
-    # The tests run kernels in Triton's interpreter: in the version that torch's CUDA build brings, or pip would swap it.
+    # The tests run kernels in Triton's interpreter; another version than that of torch's CUDA build would break torch.
     assert set(cuda) & set(pins("dev")) == {"triton"}
     assert pins("dev")["triton"] == cuda["triton"]
 
