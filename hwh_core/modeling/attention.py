@@ -13,6 +13,8 @@ What a probe needs, on every :class:`AttentionGroup`:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -61,6 +63,11 @@ class AttentionGroup(nn.Module):
         self.k_norm = HwHRMSNorm(group.head_dim, eps) if group.qk_norm else None
         self.o_norm = HwHRMSNorm(group.head_dim, eps) if group.output_norm else None
 
+    def input_projections(self) -> tuple[nn.Linear, ...]:
+        """Projections of the hidden states in the order of ``projected`` in :meth:`forward`: q, k, v, then the gate."""
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        return projections if self.g_proj is None else (*projections, self.g_proj)
+
     @property
     def inv_freq(self) -> torch.Tensor | None:
         """float32 [head_dim / 2], from the group's own rope_theta; None without position encoding."""
@@ -75,12 +82,23 @@ class AttentionGroup(nn.Module):
         cos_sin: tuple[torch.Tensor, torch.Tensor] | None,
         mask: torch.Tensor | None,
         state: AttentionState | None,
+        projected: Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """``cos_sin`` float32 [B or 1, T, head_dim] for groups that rotate; ``mask`` as in :func:`attend`."""
+        """``cos_sin`` float32 [B or 1, T, head_dim] for groups that rotate; ``mask`` as in :func:`attend`.
+
+        ``projected``: the outputs [B, T, out_features] of :meth:`input_projections`, where the mixer has computed them
+        already, as parts of one product for all its groups; None to compute them here.
+        """
         batch, length, _ = hidden_states.shape
-        q = self.q_proj(hidden_states).view(batch, length, self.num_heads, self.head_dim)
-        k = self.k_proj(hidden_states).view(batch, length, self.num_key_value_heads, self.head_dim)
-        v = self.v_proj(hidden_states).view(batch, length, self.num_key_value_heads, self.head_dim)
+        projections = self.input_projections()
+        if projected is None:
+            projected = [projection(hidden_states) for projection in projections]
+        elif len(projected) != len(projections):
+            raise ValueError(
+                f"projected: got {len(projected)} tensors, expected {len(projections)}, one a member of "
+                "input_projections()"
+            )
+        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in projected[:3])
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -93,7 +111,7 @@ class AttentionGroup(nn.Module):
             output = self.o_norm(output)
         output = output.reshape(batch, length, self.group.width)
         if self.g_proj is not None:
-            output = output * F.silu(self.g_proj(hidden_states))
+            output = output * F.silu(projected[3])
         return output
 
 
