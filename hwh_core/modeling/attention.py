@@ -7,6 +7,8 @@ What a probe needs, on every :class:`AttentionGroup`:
 - ``scaling``: the softmax scale; ``window``: number of visible keys, the query's own included, or None;
 - q and k after QK-norm and before rotation go through ``rotary.apply_rotary_pos_emb``; rotated (or, without position
   encoding, plain) q, k, v go through :func:`attend`, looked up in this module at each call. Both may be replaced.
+  The mask that :func:`attend` gets is None, a boolean tensor or a :class:`~.sliding_window.SlidingWindow`; rows of the
+  last two are read alike, as ``mask[..., rows, columns]``.
 
 ``HwHForCausalLM.rope_groups()`` lists (layer index, group index, module) of the groups that rotate.
 """
@@ -23,6 +25,7 @@ from ..heads import HeadGroup
 from . import rotary
 from .cache import AttentionState
 from .norm import HwHRMSNorm
+from .sliding_window import SlidingWindow, visible_pairs, windowed_attention
 
 
 def attend(
@@ -31,15 +34,19 @@ def attend(
     v: torch.Tensor,
     *,
     scaling: float,
-    mask: torch.Tensor | None,
+    mask: torch.Tensor | SlidingWindow | None,
 ) -> torch.Tensor:
     """Scaled dot-product attention: q [B, H, Tq, d], k and v [B, G, Tk, d] -> [B, H, Tq, d].
 
-    ``mask`` is boolean [1 or B, 1, Tq, Tk], True where a key is visible; None means plain causal attention with
-    Tq = Tk. Query head h reads key head ``h // (H / G)``.
+    ``mask`` is boolean [1 or B, 1, Tq, Tk], True where a key is visible, or a :class:`SlidingWindow`; None means plain
+    causal attention with Tq = Tk, or a single query that sees every key. Query head h reads key head ``h // (H / G)``.
     """
+    if isinstance(mask, SlidingWindow):
+        return windowed_attention(q, k, v, scaling=scaling, mask=mask)
+    # torch aligns its causal mask to the first key, so for a single query behind others it would hide all but that.
+    causal = mask is None and q.shape[2] > 1
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
@@ -80,7 +87,7 @@ class AttentionGroup(nn.Module):
         hidden_states: torch.Tensor,
         *,
         cos_sin: tuple[torch.Tensor, torch.Tensor] | None,
-        mask: torch.Tensor | None,
+        mask: torch.Tensor | SlidingWindow | None,
         state: AttentionState | None,
         projected: Sequence[torch.Tensor] | None = None,
     ) -> torch.Tensor:
@@ -121,20 +128,18 @@ def visible_keys(
     window: int | None,
     key_mask: torch.Tensor | None,
     device: torch.device,
-) -> torch.Tensor | None:
-    """Boolean mask [1 or B, 1, query_length, key_length] for :func:`attend`, or None where plain causal suffices.
+) -> torch.Tensor | SlidingWindow | None:
+    """Mask for :func:`attend`: None where none is needed, blocks for a window in a long sequence, else boolean.
 
-    The last query sees the last key. ``key_mask`` [B, key_length] is False at padding. A padded query sees itself
-    alone: a row without any visible key would turn into NaN.
+    The boolean mask has shape [1 or B, 1, query_length, key_length]. The last query sees the last key. ``key_mask``
+    [B, key_length] is False at padding. A padded query sees itself alone.
     """
-    if key_mask is None and query_length == key_length and (window is None or window >= key_length):
+    if window is not None and window >= key_length:
+        window = None
+    if key_mask is None and window is None and query_length in (1, key_length):
         return None
-    queries = torch.arange(key_length - query_length, key_length, device=device)[:, None]
-    keys = torch.arange(key_length, device=device)[None, :]
-    visible = keys <= queries
-    if window is not None:
-        visible &= keys > queries - window
-    visible = visible[None, None]
-    if key_mask is not None:
-        visible = (visible & key_mask[:, None, None, :]) | (keys == queries)[None, None]
-    return visible
+    # Up to two blocks of queries one boolean mask is smaller than what cutting into blocks copies.
+    if window is not None and query_length > 2 * window:
+        return SlidingWindow(query_length, key_length, window, key_mask, device)
+    keys = torch.arange(key_length, device=device)
+    return visible_pairs(keys[key_length - query_length :], keys, window, key_mask)
