@@ -5,7 +5,7 @@ import torch
 
 from hwh_core.heads import GATED_DELTANET
 from hwh_core.modeling import HwHCache
-from hwh_core.modeling.cache import AttentionState, DeltaNetState
+from hwh_core.modeling.cache import BLOCK, AttentionState, DeltaNetState, room_for
 
 TOLERANCE = 1e-4
 
@@ -139,6 +139,98 @@ def test_rows_can_be_selected_and_repeated(make_model, tokens):
     cache.batch_repeat_interleave(2)
     twice = following.repeat_interleave(2, dim=0)
     assert largest(model(twice, cache=cache).logits[:, -1], expected.repeat_interleave(2, dim=0)) < TOLERANCE
+
+
+def appended(window, counts, rows=2):
+    """A state after updates by ``counts`` tokens, checked at each against plain concatenation."""
+    generator = torch.Generator().manual_seed(0)
+    state, everything = AttentionState(window), torch.zeros(2, rows, 3, 0, 4)
+    for count in counts:
+        new = torch.randn(2, rows, 3, count, 4, generator=generator)
+        before = everything if window is None else everything[..., everything.shape[-2] - state.length :, :]
+        returned = torch.stack(state.update(*new.unbind()))
+        assert torch.equal(returned, torch.cat((before, new), dim=-2))
+        everything = torch.cat((everything, new), dim=-2)
+        kept = everything.shape[-2] if window is None else min(window - 1, everything.shape[-2])
+        assert state.length == kept
+        assert torch.equal(torch.stack((state.keys, state.values)), everything[..., everything.shape[-2] - kept :, :])
+    return state
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "counts", [[1] * 40, [30, *[1] * 40], [3, 9, 4, 1, 30, 2, 11, 12, 1, 5, 24, 1], [BLOCK, 1, 300]]
+)
+@pytest.mark.parametrize("window", [None, 1, 2, 7, 12])
+def test_keys_are_those_of_plain_concatenation(window, counts):
+    appended(window, counts)
+
+
+@torch.no_grad()
+def test_a_new_token_is_written_without_moving_the_others():
+    state = appended(None, [BLOCK - 1])
+    place = state.keys.data_ptr()
+    for _ in range(BLOCK - 1):
+        state.update(torch.ones(2, 3, 1, 4), torch.ones(2, 3, 1, 4))
+        if state.length <= BLOCK:
+            assert state.keys.data_ptr() == place
+    assert state.keys.data_ptr() != place
+    assert state.keys.untyped_storage().nbytes() == 2 * 3 * 2 * BLOCK * 4 * 4
+
+
+@torch.no_grad()
+def test_the_buffer_of_a_window_does_not_grow():
+    state = appended(12, [50, *[1] * 60])
+    assert state.keys.untyped_storage().nbytes() == 2 * 3 * 24 * 4 * 4
+
+
+def test_room_grows_by_an_eighth_in_whole_blocks():
+    assert [room_for(1), room_for(BLOCK), room_for(BLOCK + 1)] == [BLOCK, BLOCK, 2 * BLOCK]
+    assert room_for(80 * BLOCK + 1, 80 * BLOCK) == 90 * BLOCK
+
+
+@torch.no_grad()
+def test_a_buffer_of_inference_mode_may_go_on_outside(make_model, tokens):
+    model, ids = make_model("hwh_swa"), tokens(1, 32)
+    with torch.inference_mode():
+        cache = model(ids[:, :30], use_cache=True).cache
+    steps = [model(ids[:, place : place + 1], cache=cache).logits for place in (30, 31)]
+    assert largest(torch.cat(steps, dim=1), model(ids).logits[:, 30:]) < TOLERANCE
+
+
+def test_gradients_flow_through_a_cache(make_model, tokens):
+    """Through kept keys and values, as through the full pass."""
+    model, ids = make_model("hwh_swa"), tokens(1, 34)
+    gradients = []
+    for ends in ((34,), (30, 31, 34)):
+        model.zero_grad()
+        cache, start, logits = None, 0, []
+        for end in ends:
+            output = model(ids[:, start:end], cache=cache, use_cache=True)
+            cache, start = output.cache, end
+            logits.append(output.logits)
+        torch.cat(logits, dim=1)[:, 30:].square().sum().backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for whole, stepwise in zip(*gradients, strict=True):
+        assert largest(whole, stepwise) < 1e-4 * max(1.0, whole.abs().max().item())
+
+
+@torch.no_grad()
+def test_bytes_of_a_cache(make_model, tokens):
+    model = make_model("hwh_std", num_layers=4)
+    cache = HwHCache(model.config.layers)
+    assert cache.used_bytes() == cache.allocated_bytes() == 0
+    model(tokens(3, 50), cache=cache)
+    expected = allocated = 0
+    for group in (group for layer in model.config.layers for group in layer):
+        if group.kind == GATED_DELTANET:
+            states = group.heads * group.head_dim**2 + 3 * (group.conv_size - 1) * group.width
+            expected, allocated = expected + 3 * 4 * states, allocated + 3 * 4 * states
+        else:
+            expected += 3 * 4 * 2 * group.width * 50
+            allocated += 3 * 4 * 2 * group.width * BLOCK
+    assert cache.used_bytes() == expected
+    assert cache.allocated_bytes() == allocated
 
 
 def test_a_cache_cannot_be_shortened(make_model):
