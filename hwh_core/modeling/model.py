@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from transformers.utils import ModelOutput
 from ..heads import GATED_DELTANET, LayerSpec
 from . import rotary
 from .attention import AttentionGroup, visible_keys
+from .block import Block, GroupInputs, GroupState, run_block
 from .cache import HwHCache
 from .configuration import HwHConfig
 from .delta_net import CausalConvolution, GatedDeltaNetGroup
 from .loss import mean_cross_entropy
 from .norm import HwHRMSNorm
+from .sliding_window import SlidingWindow
 
-GroupState = Any  # AttentionState | DeltaNetState
 # The library renamed this argument of generate() within version 5; beam search reorders the cache under its name.
 _CACHE_ARGUMENT = (
     "cache"
@@ -54,72 +56,28 @@ class _Context:
     key_mask: torch.Tensor | None  # bool [B, past + T], False at padding
     length: int
     cos_sin: dict[tuple[float, int], tuple[torch.Tensor, torch.Tensor]]
-    masks: dict[tuple[int | None, int], torch.Tensor | None]
+    masks: dict[tuple[int | None, int], torch.Tensor | SlidingWindow | None]
     device: torch.device
 
-    def mask(self, window: int | None, key_length: int) -> torch.Tensor | None:
+    def inputs(self, layer: LayerSpec, states: list[GroupState] | None) -> list[GroupInputs]:
+        """What each head group of a layer gets besides the hidden states."""
+        collected = []
+        for index, group in enumerate(layer):
+            if group.kind == GATED_DELTANET:
+                collected.append(GroupInputs(self.padding))
+                continue
+            cos_sin = None if group.rope_theta is None else self.cos_sin[(group.rope_theta, group.head_dim)]
+            key_length = self.length + (0 if states is None else states[index].length)
+            collected.append(GroupInputs(self.padding, cos_sin, self.mask(group.window, key_length)))
+        return collected
+
+    def mask(self, window: int | None, key_length: int) -> torch.Tensor | SlidingWindow | None:
         """Mask for a group that sees ``key_length`` keys; built once for all groups alike."""
         key = (window, key_length)
         if key not in self.masks:
             key_mask = None if self.key_mask is None else self.key_mask[:, -key_length:]
             self.masks[key] = visible_keys(self.length, key_length, window, key_mask, self.device)
         return self.masks[key]
-
-
-class Mixer(nn.Module):
-    """Head groups side by side on the same input; their outputs concatenated into one output projection."""
-
-    def __init__(self, config: HwHConfig, layer: LayerSpec) -> None:
-        super().__init__()
-        self.groups = nn.ModuleList(
-            GatedDeltaNetGroup(config.hidden_size, group, config.rms_norm_eps, config.delta_net_backend)
-            if group.kind == GATED_DELTANET
-            else AttentionGroup(config.hidden_size, group, config.rms_norm_eps)
-            for group in layer
-        )
-        self.o_proj = nn.Linear(config.mixer_width, config.hidden_size, bias=False)
-
-    def forward(self, hidden_states: torch.Tensor, context: _Context, states: list[GroupState] | None) -> torch.Tensor:
-        outputs = []
-        for index, module in enumerate(self.groups):
-            state = None if states is None else states[index]
-            if isinstance(module, GatedDeltaNetGroup):
-                outputs.append(module(hidden_states, padding=context.padding, state=state))
-                continue
-            group = module.group
-            cos_sin = None if group.rope_theta is None else context.cos_sin[(group.rope_theta, group.head_dim)]
-            key_length = context.length + (0 if state is None else state.length)
-            mask = context.mask(group.window, key_length)
-            outputs.append(module(hidden_states, cos_sin=cos_sin, mask=mask, state=state))
-        return self.o_proj(outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1))
-
-
-class SwiGLU(nn.Module):
-    """``down(silu(gate(x)) * up(x))`` without biases."""
-
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class Block(nn.Module):
-    """Pre-norm block: mixer and SwiGLU, each added to the residual stream."""
-
-    def __init__(self, config: HwHConfig, layer: LayerSpec) -> None:
-        super().__init__()
-        self.input_layernorm = HwHRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mixer = Mixer(config, layer)
-        self.post_attention_layernorm = HwHRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
-
-    def forward(self, hidden_states: torch.Tensor, context: _Context, states: list[GroupState] | None) -> torch.Tensor:
-        hidden_states = hidden_states + self.mixer(self.input_layernorm(hidden_states), context, states)
-        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
 class HwHPreTrainedModel(PreTrainedModel):
@@ -149,7 +107,9 @@ class HwHModel(HwHPreTrainedModel):
     def __init__(self, config: HwHConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in config.layers)
+        # Kept, since the configuration builds them anew at each access, which shows in decoding.
+        self.layer_specs = tuple(config.layers)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in self.layer_specs)
         self.norm = HwHRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_init()
 
@@ -161,19 +121,22 @@ class HwHModel(HwHPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         cache: HwHCache | None = None,
         output_hidden_states: bool = False,
+        run_block: Callable[..., torch.Tensor] = run_block,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...] | None]:
         """Hidden states [B, T, hidden_size] after the final norm, and per layer if asked.
 
         ``attention_mask`` [B, past + T] marks padding by 0. With a cache padding must be on the left; without one it
-        may be on either side. A cache is filled in place.
+        may be on either side. A cache is filled in place. ``run_block`` runs one block, as
+        :func:`~hwh_core.modeling.block.run_block` does.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         hidden_states = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         context = self._context(hidden_states, attention_mask, position_ids, cache)
         collected = [hidden_states]
-        for index, block in enumerate(self.layers):
-            hidden_states = block(hidden_states, context, None if cache is None else cache.states[index])
+        for index, (block, layer) in enumerate(zip(self.layers, self.layer_specs, strict=True)):
+            states = None if cache is None else cache.states[index]
+            hidden_states = run_block(block, hidden_states, context.inputs(layer, states), states)
             if output_hidden_states:
                 collected.append(hidden_states)
         if cache is not None:
@@ -201,7 +164,7 @@ class HwHModel(HwHPreTrainedModel):
             else:
                 position_ids = (key_mask.long().cumsum(-1) - 1).clamp_min(0)[:, past:]
         cos_sin: dict[tuple[float, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        for layer in self.config.layers:
+        for layer in self.layer_specs:
             for group in layer:
                 key = (group.rope_theta, group.head_dim)
                 if group.rope_theta is not None and key not in cos_sin:
@@ -249,9 +212,14 @@ class HwHForCausalLM(HwHPreTrainedModel, GenerationMixin):
             if isinstance(module, AttentionGroup)
         ]
 
-    def next_token_loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean loss in nats a token, float32; inputs and targets int64 [B, T], targets already shifted by one."""
-        hidden_states, _ = self.model(inputs)
+    def next_token_loss(
+        self, inputs: torch.Tensor, targets: torch.Tensor, run_block: Callable[..., torch.Tensor] = run_block
+    ) -> torch.Tensor:
+        """Mean loss in nats a token, float32; inputs and targets int64 [B, T], targets already shifted by one.
+
+        ``run_block`` runs one block, as :func:`~hwh_core.modeling.block.run_block` does.
+        """
+        hidden_states, _ = self.model(inputs, run_block=run_block)
         return mean_cross_entropy(hidden_states, self.lm_head.weight, targets)
 
     def forward(

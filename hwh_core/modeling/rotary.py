@@ -13,7 +13,8 @@ import torch
 def inverse_frequencies(head_dim: int, rope_theta: float, device: torch.device | str | None = None) -> torch.Tensor:
     """Angular frequencies ``rope_theta ** (-2 r / head_dim)``, r = 0 the highest: float32 [head_dim / 2]."""
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-    return torch.pow(torch.tensor(rope_theta, dtype=torch.float64, device=device), -exponent).float()
+    # A plain number as the base: as a tensor it would have to be copied to the device, which CUDA graphs forbid.
+    return torch.pow(float(rope_theta), -exponent).float()
 
 
 def cos_sin(inv_freq: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

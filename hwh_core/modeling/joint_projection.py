@@ -1,0 +1,44 @@
+"""Several bias-free linear maps of the same input as one matrix product.
+
+On a GPU one product over the stacked weights keeps the card busier than several narrow ones. The weights are stacked
+anew in every pass, so parameters keep their names and shapes; that pays from some hundreds of tokens on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+# Fewer tokens (decoding, above all) leave the product bound by reading the weights, which stacking would do twice.
+MINIMUM_TOKENS = 512
+# Rows of the stacked weight are filled up to a multiple of this: 128 bytes in bfloat16, which the fast kernels ask for.
+ALIGNMENT = 64
+
+
+def is_worthwhile(x: torch.Tensor) -> bool:
+    """Whether ``x`` [..., in_features] is better projected by :func:`joint_linear` than by one map after another."""
+    return x.is_cuda and x.numel() // x.shape[-1] >= MINIMUM_TOKENS
+
+
+def joint_linear(x: torch.Tensor, projections: Sequence[nn.Linear]) -> list[torch.Tensor]:
+    """``[projection(x) for projection in projections]`` from one product; the results are views of one tensor.
+
+    All ``projections`` take ``x`` [..., in_features] and have no bias. Wide ones come first in the product, so that
+    narrow ones (one column a head) do not shift the others out of alignment.
+    """
+    widths = [projection.out_features for projection in projections]
+    order = sorted(range(len(widths)), key=lambda index: widths[index] % ALIGNMENT != 0)
+    weights = [projections[index].weight for index in order]
+    sizes = [widths[index] for index in order]
+    missing = -sum(sizes) % ALIGNMENT
+    if missing:
+        weights.append(weights[0].new_zeros(missing, weights[0].shape[1]))
+        sizes.append(missing)
+    parts = F.linear(x, torch.cat(weights)).split(sizes, dim=-1)
+    results: list[torch.Tensor] = [x] * len(widths)
+    for place, index in enumerate(order):
+        results[index] = parts[place]
+    return results
