@@ -33,13 +33,10 @@ def test_one_product_equals_one_after_another(widths):
 
 def test_models_with_joint_projections_give_the_same_logits_and_gradients(model, tokens, monkeypatch):
     ids, targets = tokens(2, 40), tokens(2, 40, seed=1)
-    outcomes = []
+    original, calls, outcomes = joint_projection.joint_linear, [], []
+    monkeypatch.setattr(joint_projection, "joint_linear", lambda *given: calls.append(given) or original(*given))
     for forced in (False, True):
-        calls = []
-        if forced:
-            original = joint_projection.joint_linear
-            monkeypatch.setattr(joint_projection, "is_worthwhile", lambda x: True)
-            monkeypatch.setattr(joint_projection, "joint_linear", lambda *a: calls.append(1) or original(*a))
+        monkeypatch.setattr(joint_projection, "is_worthwhile", lambda x, forced=forced: forced)
         model.zero_grad()
         loss = model.next_token_loss(ids, targets)
         loss.backward()
