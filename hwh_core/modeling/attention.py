@@ -25,6 +25,7 @@ from ..heads import HeadGroup
 from . import rotary
 from .cache import AttentionState
 from .norm import HwHRMSNorm
+from .sdpa import scaled_dot_product_attention
 from .sliding_window import SlidingWindow, visible_pairs, windowed_attention
 
 
@@ -45,9 +46,7 @@ def attend(
         return windowed_attention(q, k, v, scaling=scaling, mask=mask)
     # torch aligns its causal mask to the first key, so for a single query behind others it would hide all but that.
     causal = mask is None and q.shape[2] > 1
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    return scaled_dot_product_attention(q, k, v, scaling=scaling, mask=mask, causal=causal)
 
 
 class AttentionGroup(nn.Module):

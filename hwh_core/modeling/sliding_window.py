@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from .sdpa import scaled_dot_product_attention
+
 
 def visible_pairs(
     queries: torch.Tensor, keys: torch.Tensor, window: int | None, key_mask: torch.Tensor | None
@@ -112,14 +114,8 @@ def windowed_attention(
     batch, repeat = q.shape[0], q.shape[1] // k.shape[1]
     skipped = mask.key_length - mask.query_length - past
     near = slice(skipped, skipped + past + window)
-    first = F.scaled_dot_product_attention(
-        q[:, :, :window],
-        k[:, :, near],
-        v[:, :, near],
-        attn_mask=mask.first,
-        is_causal=mask.first is None,
-        scale=scaling,
-        enable_gqa=repeat > 1,
+    first = scaled_dot_product_attention(
+        q[:, :, :window], k[:, :, near], v[:, :, near], scaling=scaling, mask=mask.first, causal=mask.first is None
     )
     # Time before heads, [B, T, H, d], so that blocks become rows of the batch without another copy.
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -131,6 +127,6 @@ def windowed_attention(
     if repeat > 1:
         # Of the kernels that take a mask, not all take shared keys.
         keys, values = keys.repeat_interleave(repeat, dim=1), values.repeat_interleave(repeat, dim=1)
-    rest = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask.blocks, scale=scaling)
+    rest = scaled_dot_product_attention(queries, keys, values, scaling=scaling, mask=mask.blocks, causal=False)
     rest = rest.transpose(1, 2).unflatten(0, (batch, count)).flatten(1, 2)
     return torch.cat((first.transpose(1, 2), rest[:, : mask.query_length - window]), dim=1).transpose(1, 2)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from hwh_core.heads import FULL_ATTENTION, SLIDING_WINDOW, HeadGroup
 from hwh_core.modeling import attention
 from hwh_core.modeling.attention import AttentionGroup, attend, visible_keys
+from hwh_core.modeling.sdpa import CUDNN_MINIMUM_QUERIES, plan_pays, without_cudnn
 from hwh_core.modeling.sliding_window import SlidingWindow
 
 CPU = torch.device("cpu")
@@ -173,3 +174,25 @@ def test_a_replaced_attend_sees_the_window(monkeypatch):
     ((shape, mask),) = seen
     assert shape == (1, 2, 20, 8)
     assert mask[..., slice(19, 20), :20].flatten().tolist() == [False] * 16 + [True] * 4
+
+
+def test_plans_are_built_in_training_and_for_long_prompts_only():
+    assert plan_pays(1, grad_enabled=True)
+    assert plan_pays(CUDNN_MINIMUM_QUERIES, grad_enabled=False)
+    assert not plan_pays(1, grad_enabled=False)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_choice_of_kernels_is_put_back(before):
+    def fail():
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+        raise ValueError("in the middle")
+
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+        with pytest.raises(ValueError, match="in the middle"), without_cudnn():
+            fail()
+        assert torch.backends.cuda.cudnn_sdp_enabled() == before
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
