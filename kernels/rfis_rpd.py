@@ -1,12 +1,13 @@
 """RFIS and RPD of one sample and one attention layer, averaged over its queries; chooses the fastest path.
 
-Backends: ``torch-eager`` runs on any device, ``cpu-native`` (float32 on a CPU) needs a C or C++ compiler, ``reference``
-is the exact form of :mod:`hwh_kernels.rfis_rpd_reference`. ``auto`` takes the second where it works, otherwise the
-first; ``torch`` means the first.
+Backends: ``triton`` (float32 on a CUDA device), ``cpu-native`` (float32 on a CPU) needs a C or C++ compiler,
+``torch-eager`` runs anywhere, ``reference`` is the exact form of :mod:`hwh_kernels.rfis_rpd_reference`. ``auto`` takes
+the first that works; ``torch`` means ``torch-eager``.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 
 import torch
@@ -27,7 +28,7 @@ from .rfis_rpd_reference import (
     visible_keys,
 )
 
-BACKENDS = ("torch-eager", "cpu-native", "reference")
+BACKENDS = ("triton", "cpu-native", "torch-eager", "reference")
 
 COMPILE_PAYS_ELEMENTS = 5e7
 """Heads x queries x keys x groups x 2 metrics above which compiling (half a second) is sooner done than eager torch."""
@@ -40,22 +41,37 @@ def work_elements(heads: int, queries: int, keys: int, groups: int) -> int:
     return 2 * heads * queries * keys * groups
 
 
+def triton_works(device: torch.device | str) -> bool:
+    """Whether Triton is installed and ``device`` is a CUDA device of compute capability 8.0 or higher."""
+    device = torch.device(device)
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def choose_backend(
     backend: str, device: torch.device | str, elements: float, dtype: torch.dtype = torch.float32
 ) -> str:
     """The backend that ``auto`` or ``torch`` stands for, given the whole work ahead (see :func:`work_elements`).
 
-    Raises ValueError for an unknown name, and for ``cpu-native`` where it cannot run.
+    Raises ValueError for an unknown name, and for ``triton`` or ``cpu-native`` where they cannot run.
     """
-    fits = torch.device(device).type == "cpu" and dtype == torch.float32
+    on_cpu = torch.device(device).type == "cpu" and dtype == torch.float32
     if backend == "torch":
         return "torch-eager"
     if backend == "auto":
-        return "cpu-native" if fits and elements >= COMPILE_PAYS_ELEMENTS and native_works() else "torch-eager"
+        if dtype == torch.float32 and triton_works(device):
+            return "triton"
+        return "cpu-native" if on_cpu and elements >= COMPILE_PAYS_ELEMENTS and native_works() else "torch-eager"
     if backend not in BACKENDS:
         raise ValueError(f"backend: {backend!r} is unknown; expected 'auto', 'torch' or one of {BACKENDS}")
-    if backend == "cpu-native" and not (fits and native_works()):
+    if backend == "cpu-native" and not (on_cpu and native_works()):
         raise ValueError(f"backend: cpu-native needs float32 on a CPU and a compiler, got {dtype} on {device}")
+    if backend == "triton" and not (dtype == torch.float32 and triton_works(device)):
+        raise ValueError(
+            f"backend: triton needs float32 on a CUDA device of compute capability 8.0 or higher and the package "
+            f"triton, got {dtype} on {device}"
+        )
     return backend
 
 
@@ -110,6 +126,14 @@ def rfis_rpd(
             pairing=pairing, window=window, key_mask=key_mask, softcap=softcap,
         )  # fmt: skip
         return per_query[0].mean(dim=1), per_query[1].mean(dim=1)
+    if name == "triton":
+        from .rfis_rpd_triton import rfis_rpd_triton
+
+        rfis, rpd, rest = rfis_rpd_triton(
+            q, k, inv_freq, query_positions, key_positions, scaling=scaling, attention_scaling=attention_scaling,
+            pairing=pairing, window=window, key_mask=key_mask, softcap=softcap,
+        )  # fmt: skip
+        return _with_unrotated(rfis.mean(dim=-1), rpd.mean(dim=-1), inv_freq, None if rest is None else rest.mean(-1))
 
     visible = visible_keys(query_positions, key_positions, window, key_mask)
     a, b = _factors(
@@ -149,12 +173,17 @@ def rfis_rpd(
         result = torch.stack(native_tiles(waiting))
     result /= queries
     rfis, rpd = result.split(frequencies, dim=1)
+    return _with_unrotated(rfis, rpd, inv_freq, rest_result / queries if groups > frequencies else None)
+
+
+def _with_unrotated(rfis: Tensor, rpd: Tensor, inv_freq: Tensor, rest: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Maps [H, groups] from those of the frequencies [H, F] and RFIS [H] of the unrotated dimensions."""
     # A frequency of 0 rotates nothing: exactly 0, where the products above leave their rounding.
     rpd = rpd.masked_fill(inv_freq == 0, 0.0)
-    if groups > frequencies:
+    if rest is not None:
         # Unrotated dimensions: removing them matters, removing their rotation changes nothing.
-        rfis = torch.cat([rfis, rest_result[:, None] / queries], dim=1)
-        rpd = torch.cat([rpd, torch.zeros_like(rest_result)[:, None]], dim=1)
+        rfis = torch.cat([rfis, rest[:, None]], dim=1)
+        rpd = torch.cat([rpd, torch.zeros_like(rest)[:, None]], dim=1)
     return rfis.contiguous(), rpd.contiguous()
 
 

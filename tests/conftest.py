@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from pathlib import Path
 from typing import Any
+
+# Without a GPU, Triton kernels run in Triton's interpreter. Triton reads this where it and its kernels are first
+# imported, so it holds for the whole process and for those that tests start; torch is not imported to find out.
+if importlib.util.find_spec("triton") is not None and not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 

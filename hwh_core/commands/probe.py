@@ -26,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
     parser.add_argument("--seed", type=int, default=0, help="which windows are drawn (default: 0)")
     parser.add_argument(
-        "--backend", choices=("auto", "torch", "cpu-native", "reference"), default="auto", help="default: auto"
+        "--backend", choices=("auto", "triton", "cpu-native", "torch", "reference"), default="auto", help="default: auto"
     )
 
 

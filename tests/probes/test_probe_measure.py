@@ -236,7 +236,7 @@ def test_programs_write_their_files(random_llama, corpus, controlled_folders, tm
     assert sorted(path.name for path in out.iterdir()) == sorted(expected)
     manifest = json.loads((out / "probe_x1.npz.manifest.json").read_text())
     assert manifest["script"] == "scripts/probe_controlled.py"
-    assert manifest["backend"] in ("torch-eager", "cpu-native")
+    assert manifest["backend"] in ("torch-eager", "cpu-native", "triton")
     bad = program(
         "probe_pretrained", pretrained_settings(length=5000), "--model", random_llama, "--documents", corpus.path,
         "--output", tmp_path / "none",
