@@ -19,6 +19,7 @@ from hwh_core.files import write_json
 from hwh_core.provenance import package_versions
 
 RESULTS = Path(__file__).parent / "results"
+LOG_WIDTH = 160
 
 
 class Figure(TypedDict):
@@ -133,7 +134,10 @@ def print_table(name: str, figures: Sequence[Figure]) -> None:
         if figure.get("spread"):
             value += f" ± {_number(figure['spread'])}"
         table.add_row(figure["id"], value, figure["unit"], _number(figure["against"]))
-    Console(highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    # In a log nobody can widen the window, and folded ids cannot be searched for.
+    console.width = console.width if console.is_terminal else LOG_WIDTH
+    console.print(table)
 
 
 def _number(value: object) -> str:
