@@ -10,8 +10,11 @@ import torch
 
 from benchmarks.recording import Figure, record
 from hwh_core.heads import GATED_DELTANET, HeadGroup
+from hwh_core.modeling import HwHForCausalLM
+from hwh_core.modeling.attention import attend, visible_keys
 from hwh_core.modeling.build import build_model
 from hwh_core.modeling.delta_net import GatedDeltaNetGroup
+from hwh_core.modeling.sliding_window import visible_pairs
 from hwh_kernels.rfis_rpd import rfis_rpd
 
 SHAPE = {
@@ -22,7 +25,8 @@ SHAPE = {
 
 def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
     """Norm of the difference over the norm of the reference."""
-    return float((value.float() - reference.float()).norm() / reference.float().norm())
+    value, reference = value.detach().float(), reference.detach().float()
+    return float((value - reference).norm() / reference.norm())
 
 
 def figure(name: str, value: float, against: str) -> Figure:
@@ -64,6 +68,17 @@ def delta_net(head_dim: int, heads: int, length: int) -> list[Figure]:
     ]
 
 
+@torch.no_grad()
+def decoding_error(model: HwHForCausalLM, ids: torch.Tensor) -> float:
+    """Logits of ten single steps with the cache, after all tokens but these, against those of the full pass."""
+    start = ids.shape[1] - 10
+    full = model(ids).logits
+    cache, steps = model(ids[:, :start], use_cache=True).past_key_values, []
+    for place in range(start, ids.shape[1]):
+        steps.append(model(ids[:, place : place + 1], past_key_values=cache, use_cache=True).logits)
+    return relative(torch.cat(steps, dim=1), full[:, start:])
+
+
 def decoding() -> list[Figure]:
     """Prefill and ten single steps of HwH-std with the mixed cache against the full pass, per backend."""
     model = build_model(SHAPE, "hwh_std", 10000.0, True, 256, 512, seed=0).cuda().eval()
@@ -75,14 +90,39 @@ def decoding() -> list[Figure]:
             group.backend = backend
         with torch.no_grad():
             full[backend] = model(ids).logits
-            cache, steps = model(ids[:, :70], use_cache=True).past_key_values, []
-            for place in range(70, 80):
-                result = model(ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-                cache = result.past_key_values
-                steps.append(result.logits)
-        error = relative(torch.cat(steps, dim=1), full[backend][:, 70:])
+        error = decoding_error(model, ids)
         found.append(figure(f"decoding.{backend}", error, "full pass of the same backend, float32"))
     return [*found, figure("logits.fla", relative(full["fla"], full["torch"]), "torch form, float32")]
+
+
+def sliding_window() -> list[Figure]:
+    """Windows in blocks, bfloat16, against one dense mask in float32; decoding of HwH-SWA against the full pass."""
+    found: list[Figure] = []
+    generator = torch.Generator("cuda").manual_seed(0)
+    length, window = 2000, 128
+    weight = torch.linspace(0, 1, length, device="cuda")[:, None]
+    key_mask = torch.ones(4, length, dtype=torch.bool, device="cuda")
+    key_mask[1, :300] = False
+    for name, padding in (("plain", None), ("padded", key_mask)):
+        drawn = [torch.randn(4, 14, length, 64, device="cuda", generator=generator) for _ in range(3)]
+        places = torch.arange(length, device="cuda")
+        masks = (
+            (torch.float32, visible_pairs(places, places, window, padding)),
+            (torch.bfloat16, visible_keys(length, length, window, padding, places.device)),
+        )
+        results = []
+        for dtype, mask in masks:
+            inputs = [x.to(torch.bfloat16).to(dtype).requires_grad_(True) for x in drawn]
+            output = attend(*inputs, scaling=0.125, mask=mask)
+            (output.float() * weight).sum().backward()
+            results.append((output, *(x.grad for x in inputs)))
+        output, *gradients = (relative(ours, exact) for exact, ours in zip(*results, strict=True))
+        against = "dense mask in float32, blocks in bfloat16"
+        found.append(figure(f"sliding_window.{name}.output", output, against))
+        found.append(figure(f"sliding_window.{name}.worst_gradient", max(gradients), against))
+    model = build_model(SHAPE | {"sliding_window": 16}, "hwh_swa", 10000.0, True, 256, 512, seed=0).cuda().eval()
+    ids = torch.randint(0, 512, (2, 80), device="cuda", generator=generator)
+    return [*found, figure("decoding.sliding_window", decoding_error(model, ids), "full pass, float32")]
 
 
 def probe() -> list[Figure]:
@@ -113,7 +153,7 @@ def main() -> None:
         import fla.ops.common.chunk_o as chunk_o
 
         chunk_o.TRITON_ABOVE_3_7_1 = True
-    figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding()]
+    figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding(), *sliding_window()]
     command = "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else "")
     record("gpu_parity", figures, command, arguments.output)
 
