@@ -1,0 +1,108 @@
+"""Find the fastest launch configurations on the card at hand and write them as files that are shipped.
+
+Every kernel is tuned by Triton in the usual way, at the sizes of a training and of evaluation with a cache; the
+winners are read from the tuners. The results of the tuned kernels are compared with the reference before anything is
+written, since a compilation that is wrong may well be the fastest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _DIRECTORY_VARIABLE, _MODE_VARIABLE, FOLDER, KERNELS, shipped_folder
+from .entries import render
+
+# (heads, head_dim) of Gated DeltaNet groups in the presets: 35M, 380M and 1.4B parameters.
+SHAPES = ((8, 64), (7, 64), (6, 64), (8, 128), (7, 128), (6, 128), (16, 128), (14, 128), (12, 128))
+_FIELDS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
+
+
+def configuration(config: Any) -> dict[str, Any]:
+    """A ``triton.Config`` as a file holds it."""
+    return {"kwargs": dict(config.kwargs), **{name: getattr(config, name, None) for name in _FIELDS}}
+
+
+def tuner_of(kernel: Any) -> Any:
+    """The autotuner inside the decorators of a kernel. Raises ValueError if there is none."""
+    while kernel is not None and not (hasattr(kernel, "cache") and hasattr(kernel, "configs")):
+        kernel = getattr(kernel, "fn", None)
+    if kernel is None:
+        raise ValueError("the kernel is not tuned: flash-linear-attention has changed; mend KERNELS")
+    return kernel
+
+
+def winners(kernels: Mapping[str, str]) -> dict[str, list[tuple[list[Any], dict[str, Any]]]]:
+    """(key, configuration) of what has been tuned so far in this process, by kernel."""
+    found = {}
+    for name, module in kernels.items():
+        tuner = tuner_of(getattr(importlib.import_module(module), name))
+        found[name] = [(list(key), configuration(config)) for key, config in tuner.cache.items()]
+    return found
+
+
+def write(found: Mapping[str, Iterable[tuple[list[Any], dict[str, Any]]]], output: Path, shipped: Path | None) -> None:
+    """One file a kernel into ``output``; fallbacks from the folder ``shipped`` where it has them.
+
+    Raises ValueError, before anything is written, for a kernel without a configuration.
+    """
+    missing = [name for name, entries in found.items() if not entries]
+    if missing:
+        raise ValueError(f"nothing was tuned for {', '.join(missing)}; FLA_CACHE_MODE must not be set")
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = None
+    output.mkdir(parents=True, exist_ok=True)
+    for name, entries in found.items():
+        text = render(name, triton, entries, None if shipped is None else shipped / f"{name}.json")
+        (output / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+def _tune(heads: int, head_dim: int, batch: int, length: int, device: torch.device) -> None:
+    from ..gated_delta_rule_check import check_inputs
+    from ..gated_delta_rule_fla import gated_delta_rule, gated_delta_rule_with_state
+
+    inputs, grad = check_inputs(device, heads, head_dim, batch, length)
+    scale = head_dim**-0.5
+    leaves = [x.requires_grad_() for x in inputs]
+    torch.autograd.grad(gated_delta_rule(*leaves, scale), leaves, grad)
+    with torch.no_grad():
+        _, state = gated_delta_rule_with_state(*inputs, scale, None, recurrent=False)
+        gated_delta_rule_with_state(*inputs, scale, state, recurrent=False)
+
+
+def harvest(shapes: Sequence[tuple[int, int]], batch: int, length: int, output: Path, device: torch.device) -> None:
+    """Tune for each (heads, head_dim) at ``batch`` sequences of ``length`` tokens, check, and write ``output``.
+
+    Raises RuntimeError on a machine without a GPU or with fla imported already, and KernelsDisagree when tuned
+    kernels are wrong.
+    """
+    if device.type != "cuda":
+        raise RuntimeError("launch configurations are found on a GPU; there is none here")
+    if "fla" in sys.modules:
+        raise RuntimeError("fla is imported already, with launch configurations fixed; start a new process")
+    os.environ.pop(_DIRECTORY_VARIABLE, None)
+    os.environ[_MODE_VARIABLE] = "disabled"
+    from ..gated_delta_rule_check import check_gated_delta_rule, hopper_guard
+
+    guard = hopper_guard(device)
+    guard.lift()
+    for heads, head_dim in shapes:
+        print(f"{heads} heads of {head_dim}", flush=True)
+        _tune(heads, head_dim, batch, length, device)
+    guard.restore()
+    found = winners(KERNELS)
+    check = check_gated_delta_rule(device, shapes, batch=batch)
+    for shape, errors in check.errors.items():
+        print(shape, " ".join(f"{name} {error:.2%}" for name, error in errors.items()), flush=True)
+    shipped = shipped_folder("", torch.cuda.get_device_capability(device), FOLDER)
+    write(found, output, shipped)
+    print(f"wrote {output}: {sum(map(len, found.values()))} configurations of {len(found)} kernels", flush=True)
