@@ -72,7 +72,7 @@ class LaunchConfig:
     num_warps: int
 
 
-DEFAULT_CONFIG = LaunchConfig(block_f=2, block_q=16, block_k=128, num_warps=4)
+DEFAULT_CONFIG = LaunchConfig(block_f=2, block_q=4, block_k=128, num_warps=1)
 
 
 @triton.jit
@@ -83,6 +83,15 @@ def _exp2(x, FAST: tl.constexpr):
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
     return tl.exp2(x)
+
+
+@triton.jit
+def _log2(x, FAST: tl.constexpr):
+    if FAST:
+        return tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tl.log2(x)
 
 
 @triton.jit
@@ -106,16 +115,16 @@ def _capped(minus_c, logits, softcap, FAST: tl.constexpr):
 def _terms(u, log2_p, TIER: tl.constexpr, FAST: tl.constexpr):
     """JS/ln 2 of single keys from u = log2(p'/p) and log2 p."""
     w = u * u
-    if TIER == 0:
-        value = w * (S0 + w * w * (S1 + w * (S2 + w * S3)))
-        return _exp2(log2_p + 0.5 * u, FAST) * value
-    value = w * (M0 + w * w * (M1 + w * (M2 + w * (M3 + w * (M4 + w * (M5 + w * M6))))))
     if TIER == 1:
+        value = w * (M0 + w * w * (M1 + w * (M2 + w * (M3 + w * (M4 + w * (M5 + w * M6))))))
+        return _exp2(log2_p + 0.5 * u, FAST) * value
+    value = w * (S0 + w * w * (S1 + w * (S2 + w * S3)))
+    if TIER == 0:
         return _exp2(log2_p + 0.5 * u, FAST) * value
     size = tl.abs(u)
-    near = size <= MEDIUM_LIMIT
+    near = size <= SMALL_LIMIT
     small = _exp2(-size, FAST)
-    far_value = 0.5 * ((1.0 + small) * (1.0 - tl.log2(1.0 + small)) - size * small)
+    far_value = 0.5 * ((1.0 + small) * (1.0 - _log2(1.0 + small, FAST)) - size * small)
     mass = _exp2(log2_p + tl.where(near, 0.5 * u, tl.maximum(u, 0.0)), FAST)
     return mass * tl.where(near, value, far_value)
 
@@ -123,11 +132,11 @@ def _terms(u, log2_p, TIER: tl.constexpr, FAST: tl.constexpr):
 @triton.jit
 def _changes(
     a0, a1, a2, a3, keys, log2_p, logits, place, k, start_rfis, between, softcap,
-    ok_f, ok_q, key_step, RELATIVE: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
+    ok_f, ok_q, key_step, START: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """One tile: log2 p, and ``start`` - c (log2 units) of RFIS and RPD, each [BLOCK_F, BLOCK_Q, BLOCK_K].
 
-    ``start`` is start_rfis, or with RELATIVE log2 p - start_rfis; for RPD ``between`` is added to it.
+    ``start`` is log2 p with START 0, log2 p - start_rfis with 1 and start_rfis with 2; for RPD ``between`` is added.
     """
     columns = k[None, None, :]
     b0 = tl.load(keys + columns, mask=ok_f, other=0.0)
@@ -135,7 +144,9 @@ def _changes(
     b2 = tl.load(keys + 2 * key_step + columns, mask=ok_f, other=0.0)
     b3 = tl.load(keys + 3 * key_step + columns, mask=ok_f, other=0.0)
     chance = tl.load(log2_p + place + columns, mask=ok_q, other=-float("inf"))
-    if RELATIVE:
+    if START == 0:
+        start = chance
+    elif START == 1:
         start = chance - start_rfis
     else:
         start = start_rfis
@@ -144,11 +155,34 @@ def _changes(
         rotated = a0 * b0 + a1 * b1
         full = a2 * b2 + a3 * b3 + rotated
         rfis = start + _capped(rotated, z, softcap, FAST)
-        rpd = start + between + _capped(full, z, softcap, FAST)
+        rpd = start + _capped(full, z, softcap, FAST)
     else:
         rfis = a1 * b1 + (a0 * b0 + start)
-        rpd = a3 * b3 + (a2 * b2 + (rfis + between))
+        rpd = a3 * b3 + (a2 * b2 + rfis)
+    if START != 0:
+        rpd += between
     return chance, rfis, rpd
+
+
+@triton.jit
+def _partition_sums(
+    a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q, key_step,
+    START: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """sum p e^-c over the keys, each [BLOCK_F, BLOCK_Q]; divided by 2^shift with START 1, plain with START 0."""
+    sum_rfis = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
+    sum_rpd = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
+    between = shift_rfis - shift_rpd
+    for start in range(first, last, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        _, rfis, rpd = _changes(
+            a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, between, softcap, ok_f, ok_q, key_step,
+            START, CAPPED, FAST,
+        )  # fmt: skip
+        sum_rfis += _exp2(rfis, FAST)
+        sum_rpd += _exp2(rpd, FAST)
+    return tl.sum(sum_rfis, axis=2), tl.sum(sum_rpd, axis=2)
 
 
 @triton.jit
@@ -164,7 +198,7 @@ def _divergences(
         k = start + tl.arange(0, BLOCK_K)
         chance, rfis, rpd = _changes(
             a0, a1, a2, a3, keys, log2_p, logits, place, k, -norm_rfis, between, softcap, ok_f, ok_q, key_step,
-            False, CAPPED, FAST,
+            2, CAPPED, FAST,
         )  # fmt: skip
         js_rfis += _terms(rfis, chance, TIER, FAST)
         js_rpd += _terms(rpd, chance, TIER, FAST)
@@ -220,36 +254,33 @@ def _divergence_kernel(
     reach = tl.sqrt(a0 * a0 + a1 * a1) * longest
     bound_rfis, bound_rpd = tl.max(reach), tl.max(reach * turn)
 
-    none = tl.zeros([BLOCK_F, BLOCK_Q, 1], tl.float32)
-    shift_rfis, shift_rpd = none, none
+    shift_rfis = tl.zeros([BLOCK_F, BLOCK_Q, 1], tl.float32)
+    shift_rpd = tl.zeros([BLOCK_F, BLOCK_Q, 1], tl.float32)
     if tl.maximum(bound_rfis, bound_rpd) > SHIFT_LIMIT:
         top_rfis = tl.full([BLOCK_F, BLOCK_Q, BLOCK_K], -1e30, tl.float32)
         top_rpd = tl.full([BLOCK_F, BLOCK_Q, BLOCK_K], -1e30, tl.float32)
         for start in range(first, last, BLOCK_K):
             k = start + tl.arange(0, BLOCK_K)
             _, rfis, rpd = _changes(
-                a0, a1, a2, a3, keys, log2_p, logits, place, k, none, none, softcap, ok_f, ok_q, key_step,
-                True, CAPPED, FAST,
+                a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, shift_rfis, softcap, ok_f, ok_q, key_step,
+                0, CAPPED, FAST,
             )  # fmt: skip
             top_rfis, top_rpd = tl.maximum(top_rfis, rfis), tl.maximum(top_rpd, rpd)
         shift_rfis = tl.max(top_rfis, axis=2)[:, :, None]
         shift_rpd = tl.max(top_rpd, axis=2)[:, :, None]
-
-    sum_rfis = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
-    sum_rpd = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
-    between = shift_rfis - shift_rpd
-    for start in range(first, last, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        _, rfis, rpd = _changes(
-            a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, between, softcap, ok_f, ok_q, key_step,
-            True, CAPPED, FAST,
+        sum_rfis, sum_rpd = _partition_sums(
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q,
+            key_step, 1, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
         )  # fmt: skip
-        sum_rfis += _exp2(rfis, FAST)
-        sum_rpd += _exp2(rpd, FAST)
+    else:
+        sum_rfis, sum_rpd = _partition_sums(
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q,
+            key_step, 0, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+        )  # fmt: skip
     # Rows beyond the last query hold no probability at all.
     real = (q < num_queries)[None, :]
-    norm_rfis = tl.log2(tl.where(real, tl.sum(sum_rfis, axis=2), 1.0))[:, :, None] + shift_rfis
-    norm_rpd = tl.log2(tl.where(real, tl.sum(sum_rpd, axis=2), 1.0))[:, :, None] + shift_rpd
+    norm_rfis = tl.log2(tl.where(real, sum_rfis, 1.0))[:, :, None] + shift_rfis
+    norm_rpd = tl.log2(tl.where(real, sum_rpd, 1.0))[:, :, None] + shift_rpd
 
     largest = tl.maximum(bound_rfis + tl.max(tl.abs(norm_rfis)), bound_rpd + tl.max(tl.abs(norm_rpd)))
     between = norm_rfis - norm_rpd
