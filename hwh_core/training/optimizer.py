@@ -55,7 +55,33 @@ class Optimizer:
         """Set every learning rate to its peak times ``factor``."""
         for name, part in self.parts.items():
             for group in part.param_groups:
-                group["lr"] = self._peaks[name] * factor
+                rate = self._peaks[name] * factor
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(rate)
+                else:
+                    group["lr"] = rate
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether :meth:`step` can be recorded in a CUDA graph: with AdamW alone."""
+        return set(self.parts) == {"adamw"}
+
+    def make_capturable(self, device: torch.device) -> torch.Tensor:
+        """Prepare :meth:`step` for a CUDA graph: learning rates become tensors, and a flag can forbid the update.
+
+        Returns the flag, a float32 scalar: where it is 1, a step leaves weights, moments and counters as they are.
+        """
+        for group in self.adamw.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
+            group["capturable"] = True
+        self.adamw.found_inf = torch.zeros((), dtype=torch.float32, device=device)
+        return self.adamw.found_inf
+
+    def make_plain(self) -> None:
+        """Inverse of :meth:`make_capturable`; without effect otherwise."""
+        for group in self.adamw.param_groups:
+            group["lr"], group["capturable"] = float(group["lr"]), False
+        self.adamw.found_inf = None
 
     def step(self) -> None:
         """Apply the gradients."""
@@ -68,10 +94,16 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """States of all parts."""
-        return {name: part.state_dict() for name, part in self.parts.items()}
+        """States of all parts, the same whether or not a CUDA graph holds the step."""
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        for state in states.values():
+            for group in state["param_groups"]:
+                group["lr"] = float(group["lr"])
+                if "capturable" in group:
+                    group["capturable"] = False
+        return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Inverse of :meth:`state_dict`; before :meth:`make_capturable`, since a graph holds on to its tensors."""
         for name, part in self.parts.items():
             part.load_state_dict(state[name])

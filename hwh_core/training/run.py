@@ -16,6 +16,7 @@ from ..files import atomic_directory, atomic_write, read_json, write_json
 from ..modeling import HwHForCausalLM, build_model
 from ..provenance import write_manifest
 from .checkpoint import CheckpointFolder
+from .compilation import delta_net_backend
 from .distributed import Workers, start_workers, stop_workers
 from .flops import model_flops_per_token, model_flops_utilization
 from .inputs import Inputs, Paths
@@ -88,7 +89,11 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
             inputs=[paths.store / "index.json", paths.held_out / "index.json", paths.tokenizer],
             settings=settings.model_dump(mode="json"),
             seed=model_settings.seed,
-            extra={"fingerprint": fingerprint, "delta_net_backend": metrics["delta_net_backend"]},
+            extra={
+                "fingerprint": fingerprint,
+                "delta_net_backend": metrics["delta_net_backend"],
+                "delta_net_check": metrics["delta_net_check"],
+            },
             started=started,
         )
         write_json(paths.output / "metrics.json", metrics)
@@ -142,7 +147,9 @@ def _metrics(
         "device": device_name or "cpu",
         "devices": workers.world_size,
         "compiled": outcome.compiled,
-        "delta_net_backend": _delta_net_backend(model, workers),
+        "cuda_graph": outcome.cuda_graph,
+        "delta_net_backend": delta_net_backend(model, workers.device),
+        "delta_net_check": outcome.delta_net_check,
     }
 
 
@@ -154,12 +161,3 @@ def _peak_memory(workers: Workers) -> int:
     # Linux counts in kibibytes, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _delta_net_backend(model: HwHForCausalLM, workers: Workers) -> str | None:
-    from ..modeling.delta_net import GatedDeltaNetGroup
-
-    for module in model.modules():
-        if isinstance(module, GatedDeltaNetGroup):
-            return "fla" if module.uses_fla(workers.device) else "torch"
-    return None

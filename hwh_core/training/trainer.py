@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import statistics
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,41 +20,31 @@ from tqdm import tqdm
 
 from ..config import TrainingConfig
 from ..modeling import HwHForCausalLM
+from .batches import Batches, Loader
 from .checkpoint import CheckpointFolder, truncate_log
-from .compilation import should_compile
+from .compilation import NextTokenLoss, compiled_blocks, delta_net_backend, should_compile
 from .distributed import Workers
+from .graphs import CudaGraphRecorder, GraphedStep, Recorder
 from .optimizer import Optimizer
 from .schedule import learning_rate_factor
 from .settings import TrainingError
 from .signals import StopRequest
-
-
-class Loader(Protocol):
-    """What the trainer needs of a data loader."""
-
-    def batch(self, step: int) -> np.ndarray:
-        """int64 [sequences, length + 1], depending on the step alone."""
-
-
-class _Loss(nn.Module):
-    """The model as a function from tokens to loss: what is compiled, and what is wrapped for data parallelism."""
-
-    def __init__(self, model: HwHForCausalLM) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self.model.next_token_loss(inputs, targets)
+from .step import EagerStep, Step
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of :meth:`Trainer.run`: log rows of the whole run, its seconds, the exit code if a signal ended it."""
+    """Result of :meth:`Trainer.run`: log rows of the whole run, its seconds, the exit code if a signal ended it.
+
+    ``delta_net_check``: what the check of the Gated DeltaNet kernels found, None where none of them is used.
+    """
 
     rows: list[dict[str, Any]]
     seconds: float
     exit_code: int | None
     compiled: bool
+    cuda_graph: bool
+    delta_net_check: dict[str, Any] | None
 
     def train_loss(self) -> float:
         """Mean loss of the last twentieth of the steps, nats a token."""
@@ -78,7 +69,6 @@ class Trainer:
         workers: Workers,
     ) -> None:
         self.model = model.to(workers.device).train()
-        self.loader = loader
         self.config = config
         self.length = length
         self.checkpoints = checkpoints
@@ -93,14 +83,16 @@ class Trainer:
             )
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = Optimizer(self.model, config.optimizer)
-        total = config.steps * config.tokens_per_step
-        self.compiled = should_compile(config.compile, self.model.config.layers, total, workers.device.type)
-        loss: nn.Module = _Loss(self.model)
-        if workers.world_size > 1:
-            ids = [workers.device.index] if workers.device.type == "cuda" else None
-            loss = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
-        self.loss = torch.compile(loss, dynamic=False) if self.compiled else loss
-        self._distributed = loss if workers.world_size > 1 else None
+        self.batches = Batches(loader, self.share, workers.device)
+        layers, total = self.model.config.layers, config.steps * config.tokens_per_step
+        backend = delta_net_backend(self.model, workers.device)
+        self.compiled = should_compile(config.compile, layers, total, workers.device.type, backend)
+        self.delta_net_check: dict[str, Any] | None = None
+        graphs = workers.device.type == "cuda" and workers.world_size == 1 and config.compile != "never"
+        self.make_recorder: Callable[[], Recorder] | None = (
+            functools.partial(CudaGraphRecorder, workers.device) if graphs else None
+        )
+        self._step: Step | None = None
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 autocast over float32 master weights, or nothing at precision float32."""
@@ -129,7 +121,7 @@ class Trainer:
             )
             with bar:
                 for step in range(done, steps):
-                    row = self._step(step)
+                    row = self.run_step(step)
                     write(row)
                     bar.set_postfix(loss=f"{row['loss']:.3f}", refresh=False)
                     bar.update()
@@ -140,7 +132,9 @@ class Trainer:
                         exit_code = stop.exit_code
                         break
         rows = self._rows() if self.workers.is_first else []
-        return Outcome(rows, before + time.perf_counter() - started, exit_code, self.compiled)
+        seconds, cuda_graph = before + time.perf_counter() - started, self.cuda_graph
+        self._release_step()
+        return Outcome(rows, seconds, exit_code, self.compiled, cuda_graph, self.delta_net_check)
 
     def _resume(self) -> tuple[int, float]:
         checkpoint = self.checkpoints.load_latest()
@@ -160,7 +154,12 @@ class Trainer:
             self.checkpoints.save(step, seconds, dict(self.model.named_parameters()), self.optimizer.state_dict())
         self.workers.wait()
 
-    def _step(self, step: int) -> dict[str, Any]:
+    def run_step(self, step: int) -> dict[str, Any]:
+        """Train on the batch of ``step`` (0, 1, ...); returns its row of the log.
+
+        The first call checks, compiles and records what the steps will run. Raises :class:`TrainingError` when loss or
+        gradient is not finite, with the weights as they were before the step.
+        """
         config, started = self.config, time.perf_counter()
         factor = learning_rate_factor(
             step,
@@ -168,37 +167,80 @@ class Trainer:
             warmup_steps=config.warmup_steps,
             final_fraction=config.final_learning_rate_fraction,
         )
-        self.optimizer.set_factor(factor)
-        batch = torch.from_numpy(self.loader.batch(step)[self.share]).to(self.workers.device)
-        parts = batch.split(self.micro_rows)
-        loss = torch.zeros((), device=self.workers.device)
-        for index, part in enumerate(parts):
-            last = index + 1 == len(parts)
-            quiet = self._distributed.no_sync() if self._distributed is not None and not last else None
-            with quiet or contextlib.nullcontext():
-                with self.autocast():
-                    part_loss = self.loss(part[:, :-1], part[:, 1:]) / len(parts)
-                part_loss.backward()
-            loss += part_loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.parameters, config.gradient_clip)
-        loss_value, norm_value = torch.stack((self.workers.mean(loss), norm)).tolist()
-        if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+        batch = self.batches.take(step)
+        if self._step is None:
+            self._step = self._build_step(batch)
+        result = self._step.start(batch, factor)
+        if step + 1 < config.steps:
+            self.batches.read_ahead(step + 1)
+        loss, norm = result.tolist()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
             raise TrainingError(
-                f"step {step + 1}: loss is {loss_value} and the gradient's norm {norm_value}; the last checkpoint "
+                f"step {step + 1}: loss is {loss} and the gradient's norm {norm}; the last checkpoint "
                 "is kept. Lower the learning rate, or lengthen the warm-up"
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self._step.finish()
         seconds = time.perf_counter() - started
         return {
             "step": step + 1,
-            "loss": loss_value,
+            "loss": loss,
             "learning_rate": config.optimizer.learning_rate * factor,
-            "gradient_norm": norm_value,
+            "gradient_norm": norm,
             "tokens": (step + 1) * config.tokens_per_step,
             "tokens_per_second": config.tokens_per_step / seconds,
             "seconds": seconds,
         }
+
+    @property
+    def cuda_graph(self) -> bool:
+        """Whether steps are replayed from CUDA graphs; known after the first step."""
+        return isinstance(self._step, GraphedStep)
+
+    def _build_step(self, batch: torch.Tensor) -> Step:
+        device = self.workers.device
+        if device.type == "cuda":
+            from ..modeling.delta_net_check import check_model
+
+            check = check_model(self.model, device, batch=self.micro_rows, length=self.length)
+            self.delta_net_check = None if check is None else check.as_dict()
+        step = self._eager_step()
+        if self.make_recorder is None:
+            return step
+        try:
+            return GraphedStep(step, batch, self.make_recorder())
+        except Exception as error:
+            # Whatever the reason, the step can run without graphs, only slower; if it cannot, its own error follows.
+            reason = f"{type(error).__name__}: {error}"
+        print(f"warning: training goes on without a CUDA graph of its step: {reason}", file=sys.stderr, flush=True)
+        self._release_step()
+        return step
+
+    def _release_step(self) -> None:
+        """Give back the memory of graphs and gradients."""
+        self._step = None
+        self.optimizer.make_plain()
+        self.optimizer.zero_grad()
+
+    def _eager_step(self) -> EagerStep:
+        device = self.workers.device
+        loss: nn.Module = NextTokenLoss(self.model)
+        # A GPU compiles block by block, for a short start; a CPU the whole, which is faster there.
+        if self.compiled and device.type == "cuda":
+            loss = NextTokenLoss(self.model, compiled_blocks(self.model.config.layers))
+        distributed = None
+        if self.workers.world_size > 1:
+            ids = [device.index] if device.type == "cuda" else None
+            loss = distributed = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
+        return EagerStep(
+            torch.compile(loss, dynamic=False) if self.compiled and device.type == "cpu" else loss,
+            self.optimizer,
+            self.parameters,
+            micro_rows=self.micro_rows,
+            gradient_clip=self.config.gradient_clip,
+            autocast=self.autocast,
+            workers=self.workers,
+            distributed=distributed,
+        )
 
     @contextlib.contextmanager
     def _log(self) -> Iterator[Any]:

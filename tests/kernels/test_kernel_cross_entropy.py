@@ -90,7 +90,7 @@ def test_the_kernel_is_its_torch_form(dtype, columns, block):
 
 
 def test_large_logits_do_not_overflow(rows_function):
-    logits = torch.tensor([[5000.0, -5000.0, 4999.0]], device=DEVICE)
+    logits = torch.tensor([[200.0, -200.0, 199.0]], device=DEVICE)
     losses = rows_function(logits, torch.tensor([2], device=DEVICE), 1.0)
     assert losses.item() == pytest.approx(1 + 0.3132617, rel=1e-4)
     assert logits[0].tolist() == pytest.approx([0.7310586, 0.0, 0.2689414 - 1], rel=1e-3)
@@ -120,5 +120,5 @@ def test_what_does_not_fit_is_refused():
         linear_cross_entropy(hidden, weight[:, 1:], targets)
     with pytest.raises(ValueError, match=r"\[N\]"):
         linear_cross_entropy(hidden, weight, targets[1:])
-    with pytest.raises(ValueError, match="chunk_rows = 0"):
+    with pytest.raises(ValueError, match="chunks of 0"):
         linear_cross_entropy(hidden, weight, targets, chunk_rows=0)

@@ -140,7 +140,9 @@ def test_compilation_is_decided_by_the_whole_run(monkeypatch):
     assert compilation.should_compile("auto", hybrid, 2_000_000, "cpu")
     assert not compilation.should_compile("never", attention, 10**9, "cpu")
     assert compilation.should_compile("auto", attention, 10**9, "cuda")
-    assert not compilation.should_compile("auto", hybrid, 10**9, "cuda")
+    assert not compilation.should_compile("auto", attention, 10**7, "cuda")
+    assert compilation.should_compile("auto", hybrid, 10**9, "cuda", "fla")
+    assert not compilation.should_compile("auto", hybrid, 10**9, "cuda", "torch")
     monkeypatch.setattr(compilation, "cpp_compiler_is_usable", lambda: False)
     assert not compilation.should_compile("auto", attention, 800_000, "cpu")
 

@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(settings, loader, tmp_pat
         with torch.no_grad():
             trainer.model.lm_head.weight[0, 0] = float("nan")
 
-    trainer.loader = Interrupting(loader, 3, poison)
+    trainer.batches.loader = Interrupting(loader, 3, poison)
     with pytest.raises(TrainingError, match="step 4: loss is nan"):
         trainer.run()
     kept = CheckpointFolder(tmp_path, {"config": "c", "data": "d"}, 2).load_latest()
