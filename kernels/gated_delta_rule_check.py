@@ -2,8 +2,8 @@
 
 flash-linear-attention 0.6.0 refuses the gated backward pass (``chunk_bwd_dqkwg``) on Hopper cards with Triton 3.4.0 to
 3.7.0, because some compilations there gave a wrong gradient of k (its issue 640). Whether the compilations at hand do
-is decided here by measuring: outputs and all gradients in bfloat16 against the float32 torch form. The refusal is
-lifted for the measurement, and stays lifted only when everything agrees.
+is decided here by measuring: outputs and all gradients, in the dtype of the training, against the float32 torch form.
+The refusal is lifted for the measurement, and stays lifted only when everything agrees.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ class GdnCheck:
 
 
 def check_inputs(
-    device: torch.device, heads: int, head_dim: int, batch: int, length: int
+    device: torch.device, heads: int, head_dim: int, batch: int, length: int, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """([q, k, v, g, beta], gradient of the output), bfloat16 but for g and beta; the same numbers at every call.
+    """([q, k, v, g, beta], gradient of the output), of ``dtype`` but for g and beta; the same numbers at every call.
 
     Decay rates go from 0.001 a token, a memory beyond a thousand tokens, to 4, one of a few tokens.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     shape = (batch, length, heads, head_dim)
-    q, k, v, grad = (torch.randn(shape, generator=generator).to(device, torch.bfloat16) for _ in range(4))
-    rates = torch.logspace(-3, 0.6, heads)
-    g = -rates * (0.5 + torch.rand(shape[:-1], generator=generator))
-    beta = torch.randn(shape[:-1], generator=generator).sigmoid()
-    return [q, k, v, g.to(device), beta.to(device)], grad
+    q, k, v, grad = (torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(4))
+    rates = torch.logspace(-3, 0.6, heads, device=device)
+    g = -rates * (0.5 + torch.rand(shape[:-1], generator=generator, device=device))
+    beta = torch.randn(shape[:-1], generator=generator, device=device).sigmoid()
+    return [q, k, v, g, beta], grad
 
 
 def _reference(
@@ -116,10 +116,16 @@ def _results(rule: Rule, inputs: Sequence[torch.Tensor], grad: torch.Tensor) -> 
 
 
 def relative_errors(
-    rule: Rule, device: torch.device, heads: int, head_dim: int, batch: int, length: int
+    rule: Rule,
+    device: torch.device,
+    heads: int,
+    head_dim: int,
+    batch: int,
+    length: int,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> dict[str, float]:
     """Norm of the difference from the float32 reference over the reference's norm, for each of :data:`TENSORS`."""
-    inputs, grad = check_inputs(device, heads, head_dim, batch, length)
+    inputs, grad = check_inputs(device, heads, head_dim, batch, length, dtype)
     found = _results(rule, inputs, grad)
     expected = _results(_reference, [x.float() for x in inputs], grad.float())
     differences = [(one.float() - other).norm() / other.norm() for one, other in zip(found, expected, strict=True)]
@@ -139,14 +145,15 @@ def check_gated_delta_rule(
     *,
     batch: int = 1,
     length: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
     rule: Rule | None = None,
     guard: HopperGuard | None = None,
 ) -> GdnCheck:
     """Compare ``rule`` (None: fla's kernels) with the reference for each (heads, head_dim), at lengths 256 and 165.
 
-    With ``batch`` and ``length`` of the training it leaves nothing to be compiled for later: it ends with a pass of
-    that size, not compared. Raises :class:`KernelsDisagree` when an error is above :data:`TOLERANCE` or not a number;
-    then, and when anything else is raised, fla refuses again as it did at first.
+    ``dtype``: of q, k and v in the training. With its ``batch`` and ``length`` nothing is left to be compiled later:
+    the check ends with a pass of that size, not compared. Raises :class:`KernelsDisagree` when an error is above
+    :data:`TOLERANCE` or not a number; then, and when anything else is raised, fla refuses again as it did at first.
     """
     started = time.perf_counter()
     configurations = prepare_fla(device)
@@ -162,11 +169,11 @@ def check_gated_delta_rule(
         for heads, head_dim in head_shapes:
             worst = errors.setdefault(f"{heads}x{head_dim}", {})
             for tokens in LENGTHS:
-                found = relative_errors(rule, device, heads, head_dim, batch, tokens)
+                found = relative_errors(rule, device, heads, head_dim, batch, tokens, dtype)
                 _refuse(found, heads, head_dim, tokens, card, versions)
                 worst.update({name: max(error, worst.get(name, 0.0)) for name, error in found.items()})
             if length is not None:
-                _results(rule, *check_inputs(device, heads, head_dim, batch, length))
+                _results(rule, *check_inputs(device, heads, head_dim, batch, length, dtype))
         passed = True
     finally:
         if guard is not None and not passed:

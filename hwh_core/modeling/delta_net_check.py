@@ -22,18 +22,24 @@ def head_shapes(model: nn.Module, device: torch.device) -> list[tuple[int, int]]
 
 
 def check_model(
-    model: nn.Module, device: torch.device, *, batch: int = 1, length: int | None = None
+    model: nn.Module,
+    device: torch.device,
+    *,
+    batch: int = 1,
+    length: int | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> GdnCheck | None:
     """Check and warm up the kernels that training ``model`` on ``device`` will use; None if it uses none of them.
 
-    Call it once before the first step, with ``batch`` sequences of ``length`` tokens a micro-batch: the kernels are
-    then compiled for exactly these. The result's ``as_dict()`` belongs into the training's manifest. Raises
-    :class:`DeltaNetKernelError` when outputs or gradients are wrong or the package is missing.
+    Call it once before the first step, with ``batch`` sequences of ``length`` tokens a micro-batch and the ``dtype``
+    that matrix products run in: the kernels are then compiled for exactly these. The result's ``as_dict()`` belongs into
+    the training's manifest. Raises :class:`DeltaNetKernelError` when outputs or gradients are wrong or the package is
+    missing.
     """
     shapes = head_shapes(model, device)
     if not shapes:
         return None
     try:
-        return check_gated_delta_rule(device, shapes, batch=batch, length=length)
+        return check_gated_delta_rule(device, shapes, batch=batch, length=length, dtype=dtype)
     except (KernelsDisagree, ImportError) as error:
         raise DeltaNetKernelError(str(error)) from error

@@ -117,6 +117,18 @@ def test_without_a_refusal_nothing_is_lifted(hopper, above):
     assert module.TRITON_ABOVE_3_7_1 is above
 
 
+def test_it_checks_in_the_dtype_of_the_training():
+    seen = set()
+
+    def rule(q, *rest):
+        seen.add(q.dtype)
+        return right(q, *rest)
+
+    check = check_gated_delta_rule(CPU, [(2, 8)], dtype=torch.float32, rule=rule)
+    assert seen == {torch.float32}
+    assert max(check.errors["2x8"].values()) < 1e-5
+
+
 def test_it_warms_up_the_size_of_the_training():
     seen = []
 
@@ -145,7 +157,7 @@ def test_a_model_is_checked_with_its_own_heads(monkeypatch):
     monkeypatch.setattr(GatedDeltaNetGroup, "uses_fla", lambda self, device: self.backend == "fla")
     model = torch.nn.ModuleList([group(4, "fla"), group(3, "fla"), group(3, "fla"), group(2, "torch")])
     assert delta_net_check.check_model(model, CPU, batch=8, length=2048) == "result"
-    assert asked == {"device": CPU, "shapes": [(3, 8), (4, 8)], "batch": 8, "length": 2048}
+    assert asked == {"device": CPU, "shapes": [(3, 8), (4, 8)], "batch": 8, "length": 2048, "dtype": torch.bfloat16}
 
 
 def test_a_model_on_the_torch_form_needs_no_check():
