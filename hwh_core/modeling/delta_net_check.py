@@ -32,9 +32,9 @@ def check_model(
     """Check and warm up the kernels that training ``model`` on ``device`` will use; None if it uses none of them.
 
     Call it once before the first step, with ``batch`` sequences of ``length`` tokens a micro-batch and the ``dtype``
-    that matrix products run in: the kernels are then compiled for exactly these. The result's ``as_dict()`` belongs into
-    the training's manifest. Raises :class:`DeltaNetKernelError` when outputs or gradients are wrong or the package is
-    missing.
+    that matrix products run in: the kernels are then compiled for exactly these. The result's ``as_dict()`` belongs
+    into the training's manifest. Raises :class:`DeltaNetKernelError` when outputs or gradients are wrong or the package
+    is missing.
     """
     shapes = head_shapes(model, device)
     if not shapes:

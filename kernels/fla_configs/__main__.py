@@ -1,4 +1,7 @@
-"""``python -m hwh_kernels.fla_configs harvest``: find this card's launch configurations of Gated DeltaNet's kernels."""
+"""``python -m hwh_kernels.fla_configs harvest``: find this card's launch configurations of Gated DeltaNet's kernels.
+
+It takes one to two minutes a shape; several calls with other ``--shapes`` and the same ``--output`` add up.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit("error: launch configurations are found on a GPU; torch sees none here")
     device = torch.device("cuda", torch.cuda.current_device())
     output = given.output or FOLDER / folder_name(torch.cuda.get_device_name(device))
-    harvest(given.shapes, given.batch, given.length, output, device)
+    try:
+        harvest(given.shapes, given.batch, given.length, output, device)
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise SystemExit(f"error: {error}") from error
 
 
 if __name__ == "__main__":

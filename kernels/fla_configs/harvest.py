@@ -8,6 +8,7 @@ written, since a compilation that is wrong may well be the fastest.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from . import _DIRECTORY_VARIABLE, _MODE_VARIABLE, FOLDER, KERNELS, shipped_folder
-from .entries import render
+from .entries import fallback_key, key_hash, read, render
 
 # (heads, head_dim) of Gated DeltaNet groups in the presets: 35M, 380M and 1.4B parameters.
 SHAPES = ((8, 64), (7, 64), (6, 64), (8, 128), (7, 128), (6, 128), (16, 128), (14, 128), (12, 128))
@@ -51,7 +52,8 @@ def winners(kernels: Mapping[str, str]) -> dict[str, list[tuple[list[Any], dict[
 def write(found: Mapping[str, Iterable[tuple[list[Any], dict[str, Any]]]], output: Path, shipped: Path | None) -> None:
     """One file a kernel into ``output``; fallbacks from the folder ``shipped`` where it has them.
 
-    Raises ValueError, before anything is written, for a kernel without a configuration.
+    What ``output`` holds of other sizes stays, unless another Triton found it: the work can be done in parts. Raises
+    ValueError, before anything is written, for a kernel without a configuration.
     """
     missing = [name for name, entries in found.items() if not entries]
     if missing:
@@ -62,8 +64,17 @@ def write(found: Mapping[str, Iterable[tuple[list[Any], dict[str, Any]]]], outpu
         triton = None
     output.mkdir(parents=True, exist_ok=True)
     for name, entries in found.items():
-        text = render(name, triton, entries, None if shipped is None else shipped / f"{name}.json")
-        (output / f"{name}.json").write_text(text, encoding="utf-8")
+        path = output / f"{name}.json"
+        merged = {key_hash(key): (key, config) for key, config in [*_measured(path, triton), *entries]}
+        text = render(name, triton, merged.values(), None if shipped is None else shipped / path.name)
+        path.write_text(text, encoding="utf-8")
+
+
+def _measured(path: Path, triton: str | None) -> list[tuple[list[Any], dict[str, Any]]]:
+    """Entries but for fallbacks of a file that this version of Triton has led to; none of any other."""
+    if not path.is_file() or json.loads(path.read_text(encoding="utf-8"))["triton_version"] != triton:
+        return []
+    return [(key, config) for key, config in read(path) if key != fallback_key(key)]
 
 
 def _tune(heads: int, head_dim: int, batch: int, length: int, device: torch.device) -> None:

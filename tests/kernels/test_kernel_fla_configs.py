@@ -187,6 +187,16 @@ def test_nothing_is_written_when_a_kernel_was_not_tuned(tmp_path):
     assert [key for key, _ in read(output / "kernel.json")] == [[0], [1]]
 
 
+def test_the_work_can_be_done_in_parts(tmp_path):
+    write({"kernel": [([6], launch(1)), ([7], launch(1))]}, tmp_path, None)
+    write({"kernel": [([7], launch(4)), ([8], launch(4))]}, tmp_path, None)
+    path = tmp_path / "kernel.json"
+    assert read(path) == [([0], launch(4)), ([6], launch(1)), ([7], launch(4)), ([8], launch(4))]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"triton_version": "0.1"}), encoding="utf-8")
+    write({"kernel": [([9], launch(2))]}, tmp_path, None)
+    assert [key for key, _ in read(path)] == [[0], [9]]
+
+
 def test_the_command_line_refuses_a_machine_without_a_gpu():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
