@@ -94,10 +94,13 @@ def test_forward_and_backward_replay_from_a_cuda_graph(device):
 def test_shipped_configurations_leave_nothing_to_tune(device):
     if prepare_fla(device).source != "shipped":
         pytest.skip("no configurations are shipped for this card, or the user has set others")
+    tuners = {name: tuner_of(getattr(importlib.import_module(module), name)) for name, module in KERNELS.items()}
+    for tuner in tuners.values():
+        # What a tuner leaves behind when it has measured; other tests may have made it do so.
+        vars(tuner).pop("configs_timings", None)
     inputs, grad = check_inputs(device, 5, HEAD_DIM, 3, 2 * LENGTH)
     leaves = [x.requires_grad_() for x in inputs]
     torch.autograd.grad(gated_delta_rule(*leaves, SCALE), leaves, grad)
-    for name, module in KERNELS.items():
-        tuner = tuner_of(getattr(importlib.import_module(module), name))
-        assert tuner.cache, f"{name} was not launched"
+    for name, tuner in tuners.items():
+        assert any(5 in key or HEAD_DIM in key for key in tuner.cache), f"{name} was not launched"
         assert not hasattr(tuner, "configs_timings"), f"{name} was tuned: keys {list(tuner.cache)}"
