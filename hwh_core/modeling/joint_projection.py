@@ -1,7 +1,7 @@
 """Several bias-free linear maps of the same input as one matrix product.
 
 On a GPU one product over the stacked weights keeps the card busier than several narrow ones. The weights are stacked
-anew in every pass, so parameters keep their names and shapes; that pays from some hundreds of tokens on.
+anew in every pass, so parameters keep their names and shapes; that pays from some thousands of tokens on.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Fewer tokens (decoding, above all) leave the product bound by reading the weights, which stacking would do twice.
-MINIMUM_TOKENS = 512
+# With fewer tokens (decoding, above all) stacking the weights, which copies them once more, costs more than it saves.
+MINIMUM_TOKENS = 4096
 # Rows of the stacked weight are filled up to a multiple of this: 128 bytes in bfloat16, which the fast kernels ask for.
 ALIGNMENT = 64
 
@@ -32,6 +32,9 @@ def joint_linear(x: torch.Tensor, projections: Sequence[nn.Linear]) -> list[torc
     widths = [projection.out_features for projection in projections]
     order = sorted(range(len(widths)), key=lambda index: widths[index] % ALIGNMENT != 0)
     weights = [projections[index].weight for index in order]
+    if torch.is_autocast_enabled(x.device.type):
+        # What autocast would do to the stacked weight, before they are copied and not after.
+        weights = [weight.to(torch.get_autocast_dtype(x.device.type)) for weight in weights]
     sizes = [widths[index] for index in order]
     missing = -sum(sizes) % ALIGNMENT
     if missing:

@@ -210,7 +210,7 @@ class Trainer:
             return GraphedStep(step, batch, self.make_recorder())
         except Exception as error:
             # Whatever the reason, the step can run without graphs, only slower; if it cannot, its own error follows.
-            reason = f"{type(error).__name__}: {error}"
+            reason = _first_cause(error)
         print(f"warning: training goes on without a CUDA graph of its step: {reason}", file=sys.stderr, flush=True)
         self._release_step()
         return step
@@ -259,6 +259,13 @@ class Trainer:
     def _rows(self) -> list[dict[str, Any]]:
         with open(self.checkpoints.log_path, encoding="utf-8") as stream:
             return [json.loads(line) for line in stream]
+
+
+def _first_cause(error: BaseException) -> str:
+    """What went wrong first: ending a capture after an error raises another one, which hides it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {error}"
 
 
 @torch.no_grad()

@@ -50,7 +50,10 @@ class FailingRecorder:
     def __call__(self, function, prepare):
         prepare()
         function()
-        raise RuntimeError("operation not permitted when stream is capturing")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
 
 
 def make_model(settings, seed=0):
