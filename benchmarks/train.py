@@ -188,9 +188,14 @@ def complaints(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str
 
 
 def visible_devices(index: int, count: int) -> list[str | None]:
-    """CUDA_VISIBLE_DEVICES of each worker: ``count`` devices from ``index`` on, among those visible here."""
+    """CUDA_VISIBLE_DEVICES of each worker: ``count`` devices from ``index`` on, among those visible here.
+
+    None leaves the variable as it is, where it hides all devices. Raises ValueError if there are too few.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(number) for number in range(index + count)]
+    if visible == "":
+        return [None] * count
+    names = visible.split(",") if visible is not None else [str(number) for number in range(index + count)]
     if index + count > len(names):
         raise ValueError(f"--device-index {index} --devices {count}: CUDA_VISIBLE_DEVICES = {visible} has too few")
     return list(names[index : index + count])

@@ -45,10 +45,13 @@ def _loss_in_place(loss: Loss | None) -> Iterator[None]:
         model_module.mean_cross_entropy = own
 
 
-def loss_curve(case: Case, loss: Loss | None, **changes: Any) -> list[float]:
-    """Losses of the case's steps; ``loss`` in place of the model's own, ``changes`` to the training recipe."""
+def loss_curve(case: Case, loss: Loss | None, backend: str = "auto", **changes: Any) -> list[float]:
+    """Losses of the case's steps; ``loss`` in place of the model's own, ``changes`` to the training recipe.
+
+    ``backend`` is that of Gated DeltaNet groups.
+    """
     with tempfile.TemporaryDirectory() as folder, _loss_in_place(loss):
-        trainer = make_trainer(case, Path(folder), warmup_steps=5, **changes)
+        trainer = make_trainer(case, Path(folder), backend, warmup_steps=5, **changes)
         curve = [trainer.run_step(number)["loss"] for number in range(case.steps[1])]
         if changes.get("compile") == "auto" and not (trainer.compiled and trainer.cuda_graph):
             raise RuntimeError(
@@ -59,9 +62,12 @@ def loss_curve(case: Case, loss: Loss | None, **changes: Any) -> list[float]:
 
 
 def measure_agreement(case: Case) -> dict[str, Any]:
-    """``differences`` (largest over the steps, in nats) by comparison, and the curves."""
+    """``differences`` (largest over the steps, in nats) by comparison, and the curves.
+
+    The curve in float32 has Gated DeltaNet in its torch form, so that it depends on no kernel.
+    """
     curves = {
-        "float32": loss_curve(case, plain_loss, compile="never", precision="float32"),
+        "float32": loss_curve(case, plain_loss, "torch", compile="never", precision="float32"),
         "plain": loss_curve(case, plain_loss, compile="never", precision="bfloat16"),
         "chunked": loss_curve(case, chunked_loss, compile="never", precision="bfloat16"),
     }

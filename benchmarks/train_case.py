@@ -18,6 +18,7 @@ import torch
 from benchmarks.recording import interquartile_range
 from benchmarks.train_plan import ROPE_THETA, Case, plan
 from hwh_core.modeling import build_model
+from hwh_core.modeling.delta_net import GatedDeltaNetGroup
 from hwh_core.training.checkpoint import CheckpointFolder
 from hwh_core.training.distributed import start_workers
 from hwh_core.training.flops import model_flops_per_token, model_flops_utilization
@@ -40,9 +41,15 @@ class RandomLoader:
         return (drawn**3 * self.vocab_size).astype(np.int64)
 
 
-def make_trainer(case: Case, folder: Path, **changes: Any) -> Trainer:
-    """The project's own Trainer on random tokens; ``changes`` replace entries of the training recipe."""
+def make_trainer(case: Case, folder: Path, backend: str = "auto", **changes: Any) -> Trainer:
+    """The project's own Trainer on random tokens; ``changes`` replace entries of the training recipe.
+
+    ``backend`` is that of Gated DeltaNet groups.
+    """
     model = build_model(case.shape, case.architecture, ROPE_THETA, True, case.length, case.vocab_size, 0)
+    for module in model.modules():
+        if isinstance(module, GatedDeltaNetGroup):
+            module.backend = backend
     training = case.training.model_copy(update=changes)
     loader = RandomLoader(case.rows, case.length, case.vocab_size)
     return Trainer(model, loader, training, case.length, CheckpointFolder(folder, {}, 1), start_workers())

@@ -14,7 +14,7 @@ ARCHITECTURES = ("transformer", "gdn", "inter", "hwh_std")
 # Tokens of a step at 380M: one micro-batch. At 1.4B, half of that is what fits into 139 GiB without recomputation.
 TOKENS = {"380m": 65536, "1400m": 32768}
 QUICK_SHAPE = {
-    "num_layers": 4, "hidden_size": 32, "intermediate_size": 64, "attention_head_dim": 8, "gdn_head_dim": 8,
+    "num_layers": 4, "hidden_size": 64, "intermediate_size": 96, "attention_head_dim": 16, "gdn_head_dim": 16,
     "conv_size": 4, "gate": True,
 }  # fmt: skip
 
@@ -80,7 +80,7 @@ def full_plan() -> list[Case]:
 def quick_plan() -> list[Case]:
     """The same program at a size of seconds, also without a GPU."""
     scale = load_preset(CONFIG / "single_gpu.yaml").hwh.scales[0]
-    training = _training(scale.training, 4, 64, precision="float32", compile="never")
+    training = _training(scale.training, 4, 64, compile="never")
     plan = [
         Case(kind, "quick", name, QUICK_SHAPE, 128, 64, 4, training, (3, 3))
         for kind, name in (("ours", "transformer"), ("ours", "hwh_std"), ("hf", "hf_llama"))

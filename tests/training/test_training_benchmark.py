@@ -44,6 +44,7 @@ def test_a_case_that_fails_costs_no_other(tmp_path, monkeypatch, capsys):
         return own(case, *rest)
 
     monkeypatch.setattr(train, "run_case", failing)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(sys, "argv", ["train", "--quick", "--only", "quick_64_(tr|hwh)", "--output", str(tmp_path)])
     assert train.main() == 1
     assert "quick_64_hwh_std: ended with code 1: no such kernel" in capsys.readouterr().err
@@ -109,6 +110,8 @@ def test_devices_are_taken_among_the_visible_ones(monkeypatch):
     assert train.visible_devices(0, 2) == ["4", "6"]
     with pytest.raises(ValueError, match="--devices 3"):
         train.visible_devices(0, 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert train.visible_devices(0, 1) == [None]
 
 
 def test_peers_are_matched_to_our_parameters():
