@@ -7,6 +7,7 @@ of a peer's ways to run counts.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -130,7 +131,10 @@ def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Modul
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-5, betas=(0.9, 0.95), fused=True)
     run = torch.compile(model, dynamic=False) if compiled else model
-    loader = RandomLoader(case.rows, case.length, case.vocab_size)
+    # On the device beforehand, as our own batches are by the time that a step needs them.
+    batches = torch.from_numpy(RandomLoader(case.rows, case.length, case.vocab_size).batches[:, :, :-1].copy()).to(
+        device
+    )
     autocast = (
         torch.autocast(device.type, dtype=torch.bfloat16)
         if case.training.precision == "bfloat16"
@@ -138,7 +142,7 @@ def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Modul
     )
 
     def step(number: int) -> float:
-        tokens = torch.from_numpy(loader.batch(number)[:, :-1].copy()).to(device)
+        tokens = batches[number % len(batches)]
         with autocast:
             loss = run(input_ids=tokens, labels=tokens, use_cache=False).loss
         loss.backward()
@@ -154,23 +158,31 @@ def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Modul
 
 
 def measure_peer(case: Case) -> dict[str, Any]:
-    """The peer's fastest way to run, with the step times of all. Raises RuntimeError if none works."""
+    """The peer's fastest way to run, with the step times of all.
+
+    Raises RuntimeError if none works, and torch.OutOfMemoryError if that is for want of memory.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     best: dict[str, Any] | None = None
     tried: dict[str, Any] = {}
+    out_of_memory = False
     for name, (build, compiled) in _variants(case, device).items():
         try:
             result = _time_variant(case, device, build, compiled)
         except Exception as error:
             # A way that a library does not support must not lose the others; what failed is recorded.
-            tried[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            tried[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            out_of_memory |= isinstance(error, torch.OutOfMemoryError)
         else:
             tried[name] = result["step_seconds"]
             if best is None or result["step_seconds"] < best["step_seconds"]:
                 best = result | {"variant": name}
+        torch.compiler.reset()
+        gc.collect()
         if device.type == "cuda":
-            torch.compiler.reset()
             torch.cuda.empty_cache()
+    if best is None and out_of_memory:
+        raise torch.OutOfMemoryError(f"{case.name}: {tried}")
     if best is None:
         raise RuntimeError(f"{case.name}: no way to run the peer worked: {tried}")
     return best | {"mfu": None, "ours_parameters": our_parameters(case), "variants": tried}
