@@ -3,10 +3,7 @@
 Two backends: the torch form of ``hwh_kernels.gated_delta_rule`` anywhere, and flash-linear-attention's Triton kernels
 on CUDA when that optional package is installed (it is imported on first use there and nowhere else).
 
-What a layer costs beside matrix products and the rule, for N = tokens times width values in bfloat16: three
-convolutions with SiLU. Compiled, each is one kernel that reads N and writes N. Eager it is six (padding, four taps,
-SiLU), each reading and writing N or 2 N, some 30 N bytes in place of 4 N and 18 launches a layer. Sums of four taps
-round to bfloat16 after each tap when eager, once when compiled.
+The convolutions with SiLU behind the q, k and v projections come from ``hwh_kernels.short_convolution``.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from torch.nn import functional as F
 
 from hwh_kernels import gated_delta_rule_fla as fla
 from hwh_kernels.gated_delta_rule import chunk_gated_delta_rule, recurrent_gated_delta_rule
+from hwh_kernels.short_convolution import short_convolution, short_convolution_torch
 
 from ..heads import HeadGroup
 from .cache import DeltaNetState
@@ -53,20 +51,19 @@ class CausalConvolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width, 1, size))
 
-    def forward(self, x: torch.Tensor, previous: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """``previous`` [B, size - 1, width]: the inputs before x, zeros if None. Returns (output, last inputs)."""
-        size = self.weight.shape[-1]
+    def forward(
+        self, x: torch.Tensor, previous: torch.Tensor | None = None, keep_last: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``previous`` [B, size - 1, width]: the inputs before x, zeros if None.
+
+        Returns the output and, with ``keep_last``, the last size - 1 inputs.
+        """
+        taps, before = self.weight[:, 0], self.weight.shape[-1] - 1
         if previous is None:
-            padded = F.pad(x, (0, 0, size - 1, 0))
-        else:
-            padded = torch.cat((previous.to(x.dtype), x), dim=1)
-        length = x.shape[1]
-        # A sum of shifted products: for 4 taps faster than conv1d on CPU, forward and backward, without a transpose.
-        taps = self.weight[:, 0].to(x.dtype)
-        output = padded[:, :length] * taps[:, 0]
-        for offset in range(1, size):
-            output = torch.addcmul(output, padded[:, offset : offset + length], taps[:, offset])
-        return F.silu(output), padded[:, length:]
+            last = F.pad(x, (0, 0, max(0, before - x.shape[1]), 0))[:, -before:] if keep_last and before else None
+            return short_convolution(x, taps), x[:, :0] if keep_last and not before else last
+        padded = torch.cat((previous.to(x.dtype), x), dim=1)
+        return short_convolution_torch(padded, taps), padded[:, x.shape[1] :]
 
 
 class GatedDeltaNetGroup(nn.Module):
@@ -137,9 +134,10 @@ class GatedDeltaNetGroup(nn.Module):
         if projected is None:
             projected = [projection(hidden_states) for projection in self.input_projections()]
         previous = state.convolution if state is not None else [None, None, None]
-        q, q_last = self.q_conv1d(projected[0], previous[0])
-        k, k_last = self.k_conv1d(projected[1], previous[1])
-        v, v_last = self.v_conv1d(projected[2], previous[2])
+        keep = state is not None
+        q, q_last = self.q_conv1d(projected[0], previous[0], keep)
+        k, k_last = self.k_conv1d(projected[1], previous[1], keep)
+        v, v_last = self.v_conv1d(projected[2], previous[2], keep)
         q, k, v = (x.view(batch, length, self.num_heads, self.head_dim) for x in (q, k, v))
         # Decay and write strength in float32 whatever the autocast dtype: small errors compound over the sequence.
         step = F.softplus(projected[3].float() + self.dt_bias.float())
