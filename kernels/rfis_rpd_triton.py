@@ -36,7 +36,7 @@ from .rfis_rpd_reference import (
 LOG2E = math.log2(math.e)
 LN2 = math.log(2.0)
 
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = 32 * 2**20
 """Log-probabilities that stand in memory at a time; a chunk holds at least one head."""
 
 
@@ -64,15 +64,16 @@ _MINUS_LN2 = tl.constexpr(-LN2)
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """Frequencies, queries and keys of one tile (powers of two), and warps of one program."""
+    """Frequencies, queries and keys of a tile (powers of two), warps of a program, tiles of keys read ahead."""
 
     block_f: int
     block_q: int
     block_k: int
     num_warps: int
+    num_stages: int = 3
 
 
-DEFAULT_CONFIG = LaunchConfig(block_f=2, block_q=4, block_k=128, num_warps=1)
+DEFAULT_CONFIG = LaunchConfig(block_f=1, block_q=4, block_k=128, num_warps=1)
 
 
 @triton.jit
@@ -132,18 +133,18 @@ def _terms(u, log2_p, TIER: tl.constexpr, FAST: tl.constexpr):
 @triton.jit
 def _changes(
     a0, a1, a2, a3, keys, log2_p, logits, place, k, start_rfis, between, softcap,
-    ok_f, ok_q, key_step, START: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
+    key_step, START: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """One tile: log2 p, and ``start`` - c (log2 units) of RFIS and RPD, each [BLOCK_F, BLOCK_Q, BLOCK_K].
 
     ``start`` is log2 p with START 0, log2 p - start_rfis with 1 and start_rfis with 2; for RPD ``between`` is added.
     """
     columns = k[None, None, :]
-    b0 = tl.load(keys + columns, mask=ok_f, other=0.0)
-    b1 = tl.load(keys + key_step + columns, mask=ok_f, other=0.0)
-    b2 = tl.load(keys + 2 * key_step + columns, mask=ok_f, other=0.0)
-    b3 = tl.load(keys + 3 * key_step + columns, mask=ok_f, other=0.0)
-    chance = tl.load(log2_p + place + columns, mask=ok_q, other=-float("inf"))
+    b0 = tl.load(keys + columns)
+    b1 = tl.load(keys + key_step + columns)
+    b2 = tl.load(keys + 2 * key_step + columns)
+    b3 = tl.load(keys + 3 * key_step + columns)
+    chance = tl.load(log2_p + place + columns)
     if START == 0:
         start = chance
     elif START == 1:
@@ -151,7 +152,7 @@ def _changes(
     else:
         start = start_rfis
     if CAPPED:
-        z = tl.load(logits + place + columns, mask=ok_q, other=0.0)
+        z = tl.load(logits + place + columns)
         rotated = a0 * b0 + a1 * b1
         full = a2 * b2 + a3 * b3 + rotated
         rfis = start + _capped(rotated, z, softcap, FAST)
@@ -166,18 +167,18 @@ def _changes(
 
 @triton.jit
 def _partition_sums(
-    a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q, key_step,
+    a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, key_step,
     START: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
-    BLOCK_F: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """sum p e^-c over the keys, each [BLOCK_F, BLOCK_Q]; divided by 2^shift with START 1, plain with START 0."""
     sum_rfis = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
     sum_rpd = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
     between = shift_rfis - shift_rpd
-    for start in range(first, last, BLOCK_K):
+    for start in tl.range(first, last, BLOCK_K, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK_K)
         _, rfis, rpd = _changes(
-            a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, between, softcap, ok_f, ok_q, key_step,
+            a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, between, softcap, key_step,
             START, CAPPED, FAST,
         )  # fmt: skip
         sum_rfis += _exp2(rfis, FAST)
@@ -187,17 +188,17 @@ def _partition_sums(
 
 @triton.jit
 def _divergences(
-    a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap, ok_f, ok_q, key_step,
+    a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap, key_step,
     TIER: tl.constexpr, CAPPED: tl.constexpr, FAST: tl.constexpr,
-    BLOCK_F: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_F: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """JS/ln 2 of RFIS and of RPD, each [BLOCK_F, BLOCK_Q]."""
     js_rfis = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
     js_rpd = tl.zeros([BLOCK_F, BLOCK_Q, BLOCK_K], tl.float32)
-    for start in range(first, last, BLOCK_K):
+    for start in tl.range(first, last, BLOCK_K, num_stages=STAGES):
         k = start + tl.arange(0, BLOCK_K)
         chance, rfis, rpd = _changes(
-            a0, a1, a2, a3, keys, log2_p, logits, place, k, -norm_rfis, between, softcap, ok_f, ok_q, key_step,
+            a0, a1, a2, a3, keys, log2_p, logits, place, k, -norm_rfis, between, softcap, key_step,
             2, CAPPED, FAST,
         )  # fmt: skip
         js_rfis += _terms(rfis, chance, TIER, FAST)
@@ -227,30 +228,32 @@ def _divergence_kernel(
     BLOCK_F: tl.constexpr,
     BLOCK_Q: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     f = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
     q = tl.program_id(1) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     row_head = tl.program_id(2)
     head = head_start + row_head
     group = head // heads_per_group
-    ok_f, ok_q = (f < num_frequencies)[:, None, None], (q < num_queries)[None, :, None]
     # In tiles, so that the compiler knows how loads are aligned.
     first = tl.load(seen + 2 * tl.program_id(1)) * BLOCK_K
     last = tl.load(seen + 2 * tl.program_id(1) + 1) * BLOCK_K
 
-    own = query_factors + head.to(tl.int64) * num_frequencies * 4 * num_queries
-    own += f[:, None, None] * 4 * num_queries + q[None, :, None]
-    a0 = tl.load(own, mask=ok_f & ok_q, other=0.0)
-    a1 = tl.load(own + num_queries, mask=ok_f & ok_q, other=0.0)
-    a2 = tl.load(own + 2 * num_queries, mask=ok_f & ok_q, other=0.0)
-    a3 = tl.load(own + 3 * num_queries, mask=ok_f & ok_q, other=0.0)
+    # Places beyond the last frequency or query repeat it, and are not stored: no load needs a mask.
+    own_f = tl.minimum(f, num_frequencies - 1)[:, None, None]
+    own_q = tl.minimum(q, num_queries - 1)[None, :, None]
+    own = query_factors + head.to(tl.int64) * num_frequencies * 4 * num_queries + own_f * 4 * num_queries + own_q
+    a0 = tl.load(own)
+    a1 = tl.load(own + num_queries)
+    a2 = tl.load(own + 2 * num_queries)
+    a3 = tl.load(own + 3 * num_queries)
     key_step = num_frequencies * num_keys
-    keys = key_factors + group.to(tl.int64) * 4 * num_frequencies * num_keys + f[:, None, None] * num_keys
-    place = (row_head * num_queries + q[None, :, None]).to(tl.int64) * num_keys
+    keys = key_factors + group.to(tl.int64) * 4 * num_frequencies * num_keys + own_f * num_keys
+    place = (row_head * num_queries + own_q).to(tl.int64) * num_keys
 
     # |c| of RFIS is at most |q_f| |k_f|, that of RPD at most this times the largest |e^(i angle) - 1|.
-    longest = tl.load(key_lengths + group * num_frequencies + f[:, None, None], mask=ok_f, other=0.0)
-    turn = tl.load(turns + f[:, None, None], mask=ok_f, other=0.0)
+    longest = tl.load(key_lengths + group * num_frequencies + own_f)
+    turn = tl.load(turns + own_f)
     reach = tl.sqrt(a0 * a0 + a1 * a1) * longest
     bound_rfis, bound_rpd = tl.max(reach), tl.max(reach * turn)
 
@@ -259,49 +262,47 @@ def _divergence_kernel(
     if tl.maximum(bound_rfis, bound_rpd) > SHIFT_LIMIT:
         top_rfis = tl.full([BLOCK_F, BLOCK_Q, BLOCK_K], -1e30, tl.float32)
         top_rpd = tl.full([BLOCK_F, BLOCK_Q, BLOCK_K], -1e30, tl.float32)
-        for start in range(first, last, BLOCK_K):
+        for start in tl.range(first, last, BLOCK_K, num_stages=STAGES):
             k = start + tl.arange(0, BLOCK_K)
             _, rfis, rpd = _changes(
-                a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, shift_rfis, softcap, ok_f, ok_q, key_step,
+                a0, a1, a2, a3, keys, log2_p, logits, place, k, shift_rfis, shift_rfis, softcap, key_step,
                 0, CAPPED, FAST,
             )  # fmt: skip
             top_rfis, top_rpd = tl.maximum(top_rfis, rfis), tl.maximum(top_rpd, rpd)
         shift_rfis = tl.max(top_rfis, axis=2)[:, :, None]
         shift_rpd = tl.max(top_rpd, axis=2)[:, :, None]
         sum_rfis, sum_rpd = _partition_sums(
-            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q,
-            key_step, 1, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap,
+            key_step, 1, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K, STAGES,
         )  # fmt: skip
     else:
         sum_rfis, sum_rpd = _partition_sums(
-            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap, ok_f, ok_q,
-            key_step, 0, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, shift_rfis, shift_rpd, softcap,
+            key_step, 0, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K, STAGES,
         )  # fmt: skip
-    # Rows beyond the last query hold no probability at all.
-    real = (q < num_queries)[None, :]
-    norm_rfis = tl.log2(tl.where(real, sum_rfis, 1.0))[:, :, None] + shift_rfis
-    norm_rpd = tl.log2(tl.where(real, sum_rpd, 1.0))[:, :, None] + shift_rpd
+    norm_rfis = tl.log2(sum_rfis)[:, :, None] + shift_rfis
+    norm_rpd = tl.log2(sum_rpd)[:, :, None] + shift_rpd
 
     largest = tl.maximum(bound_rfis + tl.max(tl.abs(norm_rfis)), bound_rpd + tl.max(tl.abs(norm_rpd)))
     between = norm_rfis - norm_rpd
     if largest <= SMALL_LIMIT:
         js_rfis, js_rpd = _divergences(
-            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap, ok_f, ok_q,
-            key_step, 0, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap,
+            key_step, 0, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K, STAGES,
         )  # fmt: skip
     elif largest <= MEDIUM_LIMIT:
         js_rfis, js_rpd = _divergences(
-            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap, ok_f, ok_q,
-            key_step, 1, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap,
+            key_step, 1, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K, STAGES,
         )  # fmt: skip
     else:
         js_rfis, js_rpd = _divergences(
-            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap, ok_f, ok_q,
-            key_step, 2, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K,
+            a0, a1, a2, a3, keys, log2_p, logits, place, first, last, norm_rfis, between, softcap,
+            key_step, 2, CAPPED, FAST, BLOCK_F, BLOCK_Q, BLOCK_K, STAGES,
         )  # fmt: skip
 
     result = out + head.to(tl.int64) * num_frequencies * num_queries + f[:, None] * num_queries + q[None, :]
-    stored = (f < num_frequencies)[:, None] & real
+    stored = (f < num_frequencies)[:, None] & (q < num_queries)[None, :]
     tl.store(result, js_rfis, mask=stored)
     tl.store(result + num_heads * num_frequencies * num_queries, js_rpd, mask=stored)
 
@@ -381,7 +382,8 @@ def rfis_rpd_triton(
             query_factors, key_factors, lengths, turns, log_p.mul_(LOG2E), logits, seen, out,
             start, per_group, heads, queries, padded, frequencies, softcap or 1.0,
             CAPPED=softcap is not None, FAST=not interpreted(),
-            BLOCK_F=config.block_f, BLOCK_Q=config.block_q, BLOCK_K=config.block_k, num_warps=config.num_warps,
+            BLOCK_F=config.block_f, BLOCK_Q=config.block_q, BLOCK_K=config.block_k, STAGES=config.num_stages,
+            num_warps=config.num_warps,
         )  # fmt: skip
     return out[0].clamp_min_(0.0), out[1].clamp_min_(0.0), rest_out
 
