@@ -23,6 +23,8 @@ def test_a_run_leaves_model_initial_log_metrics_and_manifest(settings, train_com
     assert metrics["tokens"] == 768
     assert metrics["mfu"] is None
     assert metrics["delta_net_backend"] == "torch"
+    assert metrics["cuda_graph"] is False
+    assert metrics["delta_net_check"] is None
     assert metrics["peak_memory_bytes"] > 50e6
     assert 2 < metrics["held_out_loss"] < 7
     rows = [json.loads(line) for line in (output / "train_log.jsonl").read_text().splitlines()]
