@@ -122,7 +122,8 @@ def _variants(case: Case, device: torch.device) -> dict[str, tuple[Callable[[], 
 
 
 def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Module], compiled: bool) -> dict[str, Any]:
-    model = build().to(device).train()
+    with device:
+        model = build().train()
     parameters = list(model.parameters())
     # Matrices decay, the rest does not, as in our recipe.
     groups = [
