@@ -338,6 +338,20 @@ class HwHModel(Strict):
     architecture: Name
     seed: int
     rope_theta: float = 10000.0
+    retrieval_mix: bool = Field(default=True, description="false: a control, trained without the mix of its scale")
+
+
+class RetrievalMixConfig(Strict):
+    """Facts and questions in a share of the training sequences (a deviation from the paper that reports name)."""
+
+    sequence_share: Annotated[float, Field(gt=0, le=1)]
+    pairs_per_sequence: PositiveInt
+    repeat_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="share of the questions that are replaced by a plain repeat of the fact"
+    )
+    value_digits: list[Annotated[int, Field(ge=3, le=12)]] = Field(
+        min_length=1, description="numbers of digits of the values, drawn from with equal chances"
+    )
 
 
 class HwHScale(Strict):
@@ -350,7 +364,22 @@ class HwHScale(Strict):
     qk_norm: bool
     shape: ModelShape
     training: TrainingConfig
+    retrieval_mix: RetrievalMixConfig | None = Field(default=None, description="None: training on prose alone")
     models: list[HwHModel]
+
+    @model_validator(mode="after")
+    def _controls_need_a_mix(self) -> HwHScale:
+        for model in self.models:
+            if not model.retrieval_mix and self.retrieval_mix is None:
+                raise ValueError(
+                    f"model {model.name!r} has retrieval_mix: false, but the scale {self.name!r} has no retrieval_mix "
+                    "that it could do without; remove the key or give the scale a mix"
+                )
+        return self
+
+    def mix_of(self, model: HwHModel) -> RetrievalMixConfig | None:
+        """The retrieval mix that a model of this scale is trained with."""
+        return self.retrieval_mix if model.retrieval_mix else None
 
 
 class HwHConfig(Strict):
@@ -404,10 +433,23 @@ class PerplexityConfig(Strict):
     window: PositiveInt
 
 
+class NiahGrid(Strict):
+    """Another grid over the same lengths and depths: another task or another wording."""
+
+    variant: Literal["single_2", "multikey_1"]
+    wording: Literal["ruler", "second"]
+
+    @property
+    def name(self) -> str:
+        """How files name it."""
+        return f"{self.variant}_{self.wording}"
+
+
 class NiahConfig(Strict):
     """Needle-in-a-haystack grid with exact token budget and stored depth."""
 
     variant: Literal["single_2"]
+    additional: list[NiahGrid] = Field(default_factory=list, description="reported beside it, in files of their own")
     haystack: Literal["held_out_prose", "essays"]
     lengths: list[PositiveInt]
     depths: list[Annotated[int, Field(ge=0, le=100)]]

@@ -81,6 +81,28 @@ def ruler_wording() -> Wording:
     )
 
 
+def second_wording() -> Wording:
+    """Another wording of the same task (ours), in no training text: what a model can do with other words than RULER's.
+
+    The kind of value is part of the sentences; the place {type_needle_v} does not occur.
+    """
+    return Wording(
+        "second",
+        "The registration mark of {key} reads {value}.",
+        "Somewhere in the passage below a registration mark is written down. Keep it in mind, it will be asked for.\n"
+        "{context}\nWhich registration mark belongs to {query} according to the passage?",
+        "According to the passage, the registration mark of {query} reads",
+    )
+
+
+def wording_named(name: str) -> Wording:
+    """The wording that a preset names. Raises :class:`EvaluationError` for an unknown name."""
+    wordings = {"ruler": ruler_wording, "second": second_wording}
+    if name not in wordings:
+        raise EvaluationError(f"niah.additional: wording {name!r} is unknown; known are {', '.join(wordings)}")
+    return wordings[name]()
+
+
 @cache
 def key_words() -> tuple[list[str], list[str]]:
     """Adjectives and nouns of RULER's word keys: the lists of the package wonderwords, sorted, read as text."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.loader import BatchLoader
+from ..data.retrieval_mix import RetrievalMixLoader
 from ..data.store import TokenStore
 from .settings import TrainSettings, parse_settings
 
@@ -30,7 +31,7 @@ class Inputs:
     """Checked settings, the training batches and the held-out store."""
 
     settings: TrainSettings
-    loader: BatchLoader
+    loader: BatchLoader | RetrievalMixLoader
     held_out: TokenStore
 
     @property
@@ -53,4 +54,6 @@ def open_inputs(values: dict[str, Any], paths: Paths) -> Inputs:
             store.verify()
     length = settings.model.length
     loader = BatchLoader(stores[0], length, settings.training.tokens_per_step // length, settings.model.seed)
+    if settings.retrieval_mix is not None:
+        loader = RetrievalMixLoader(loader, settings.retrieval_mix, paths.tokenizer)
     return Inputs(settings, loader, stores[1])

@@ -87,7 +87,7 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
         write_manifest(
             paths.output / "model",
             inputs=[paths.store / "index.json", paths.held_out / "index.json", paths.tokenizer],
-            settings=settings.model_dump(mode="json"),
+            settings=settings.written(),
             seed=model_settings.seed,
             extra={
                 "fingerprint": fingerprint,
@@ -136,6 +136,7 @@ def _metrics(
         "train_loss": outcome.train_loss(),
         "held_out_loss": loss,
         "held_out_windows": windows,
+        "retrieval_mix": settings.retrieval_mix and settings.retrieval_mix.model_dump(mode="json"),
         "steps": training.steps,
         "tokens": training.steps * training.tokens_per_step,
         "tokens_per_second": speed,

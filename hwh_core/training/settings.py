@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..architectures import layers_of_shape
-from ..config import ModelShape, Name, PositiveInt, Strict, TrainingConfig
+from ..config import ModelShape, Name, PositiveInt, RetrievalMixConfig, Strict, TrainingConfig
 from ..scripting import UserError
 
 
@@ -29,10 +29,18 @@ class ModelSettings(Strict):
 
 
 class TrainSettings(Strict):
-    """Everything that decides a run besides the token store."""
+    """Everything that decides a run besides the token store; ``retrieval_mix`` None: prose alone."""
 
     model: ModelSettings
     training: TrainingConfig
+    retrieval_mix: RetrievalMixConfig | None = None
+
+    def written(self) -> dict[str, Any]:
+        """As JSON data, in the form that the workflow gives: a mix that is not there is no key."""
+        values = self.model_dump(mode="json")
+        if self.retrieval_mix is None:
+            del values["retrieval_mix"]
+        return values
 
 
 # These change how often a run is saved, not what it computes.

@@ -120,6 +120,8 @@ TRAINING_CODE = (
     "hwh_core/modeling/",
     "hwh_core/training/",
     "hwh_core/data/loader.py",
+    "hwh_core/data/retrieval_",
+    "hwh_core/retrieval_split.py",
     "hwh_core/data/store.py",
     "hwh_core/architectures.py",
     "hwh_core/heads.py",
@@ -212,6 +214,8 @@ def hwh_training_settings(wildcards):
                 "shape": scale.shape,
             },
             "training": scale.training,
+            # Absent without a mix: models of such scales are told what they always were.
+            **({"retrieval_mix": mix} if (mix := scale.mix_of(model)) else {}),
         }
     )
 
