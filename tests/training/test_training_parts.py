@@ -134,8 +134,8 @@ def test_compilation_is_decided_by_the_whole_run(monkeypatch):
     attention = [(HeadGroup(FULL_ATTENTION, 2, 8),)]
     hybrid = [(HeadGroup(FULL_ATTENTION, 2, 8), HeadGroup(GATED_DELTANET, 2, 8, conv_size=4))]
     monkeypatch.setattr(compilation, "cpp_compiler_is_usable", lambda: True)
-    assert compilation.should_compile("auto", attention, 800_000, "cpu")
-    assert not compilation.should_compile("auto", attention, 200_000, "cpu")
+    assert compilation.should_compile("auto", attention, 8_000_000, "cpu")
+    assert not compilation.should_compile("auto", attention, 800_000, "cpu")
     assert not compilation.should_compile("auto", hybrid, 800_000, "cpu")
     assert compilation.should_compile("auto", hybrid, 2_000_000, "cpu")
     assert not compilation.should_compile("never", attention, 10**9, "cpu")
@@ -144,7 +144,7 @@ def test_compilation_is_decided_by_the_whole_run(monkeypatch):
     assert compilation.should_compile("auto", hybrid, 10**9, "cuda", "fla")
     assert not compilation.should_compile("auto", hybrid, 10**9, "cuda", "torch")
     monkeypatch.setattr(compilation, "cpp_compiler_is_usable", lambda: False)
-    assert not compilation.should_compile("auto", attention, 800_000, "cpu")
+    assert not compilation.should_compile("auto", attention, 8_000_000, "cpu")
 
 
 def test_a_missing_compiler_is_noticed(monkeypatch):
