@@ -23,7 +23,8 @@ def main() -> None:
         required=True,
         help="JSON or its path: scale, model {name, architecture, seed}, niah (as in the config), training_length, "
         "seed (of the prompts), held_out_prose_source (for the haystack held_out_prose), and optionally batch_tokens "
-        "and add_bos (as in evaluation)",
+        "and add_bos (as in evaluation), grid {variant, wording} (instead of single_2 in RULER's wording), and "
+        "unseen_only (keys and numbers that no retrieval mix trains on)",
     )
     parser.add_argument("--model", required=True, type=Path, help="model folder in Hugging Face layout")
     parser.add_argument("--documents", type=Path, help="held-out documents, for the haystack held_out_prose")
@@ -37,12 +38,14 @@ def main() -> None:
 
     from hwh_core.evaluation.documents import essay_texts, held_out_prose
     from hwh_core.evaluation.niah import NiahGenerator, prose_haystack
-    from hwh_core.evaluation.settings import niah_settings, require
+    from hwh_core.evaluation.settings import grid_settings, niah_settings, require
+    from hwh_core.evaluation.wording import wording_named
     from hwh_core.files import write_table
     from hwh_core.provenance import write_manifest
 
     settings = require(load_settings(arguments.settings), KEYS)
     config = niah_settings(settings["niah"])
+    chosen = grid_settings(settings.get("grid", {"variant": config.variant, "wording": "ruler"}))
     if config.haystack == "held_out_prose":
         require(settings, ("held_out_prose_source",))
         if arguments.documents is None:
@@ -64,6 +67,9 @@ def main() -> None:
         max_new_tokens=config.max_new_tokens,
         seed=settings["seed"],
         add_bos=settings.get("add_bos", False),
+        variant=chosen.variant,
+        wording=wording_named(chosen.wording),
+        unseen_only=settings.get("unseen_only", False),
     )
     samples = list(generator.grid(config.lengths, config.depths, config.samples_per_cell))
     prepared = time.time()

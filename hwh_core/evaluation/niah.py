@@ -1,10 +1,11 @@
 """Needle-in-a-haystack prompts in RULER's NIAH-Single-2 form with an exact token budget and a stored depth.
 
 One needle with a word key and a 7-digit number lies in running prose; the question repeats the key, and the answer
-prefix follows it, so that a base model has only to complete the number. Differences from lm-eval's own generator,
-all on purpose: the haystack fills the length to the last word that fits (lm-eval grows it in steps of 500 words), the
-depth is given and stored, every prompt begins at a place of its own in the prose, and a prompt depends on nothing
-but (seed, length, depth, sample), so all models with one tokenizer answer the same prompts.
+prefix follows it, so that a base model has only to complete the number. In the NIAH-MultiKey-1 form three more needles
+with other keys and numbers lie anywhere, so that the number cannot be found without its key. Differences from
+lm-eval's own generator, all on purpose: the haystack fills the length to the last word that fits (lm-eval grows it in
+steps of 500 words), the depth is given and stored, every prompt begins at a place of its own in the prose, and a prompt
+depends on nothing but (seed, length, depth, sample), so all models with one tokenizer answer the same prompts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
+from ..retrieval_split import is_for_training
 from .errors import EvaluationError
 from .wording import Wording, key_words, ruler_wording
 
 #: Where a sentence ends: mark, optional closing quote, space, then a capital, digit or opening mark.
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
+#: Needles with other keys beside the one that is asked for, by variant.
+DISTRACTORS = {"single_2": 0, "multikey_1": 3}
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,16 @@ class Haystack:
 
     words: list[str]
     label: str
+
+
+@dataclass(frozen=True)
+class Needle:
+    """One planted sentence with its key and number; ``place``: where in the prose, from 0 to 1, if it is not asked."""
+
+    key: str
+    value: str
+    text: str
+    place: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,47 +120,89 @@ class NiahGenerator:
 
     ``tokenizer``: a fast Hugging Face tokenizer (it must report where tokens stand in the text).
     ``max_new_tokens``: room that is left for the answer inside the length. ``add_bos``: whether every prompt begins
-    with the beginning-of-sequence token.
+    with the beginning-of-sequence token. ``variant``: one of :data:`DISTRACTORS`; ``wording``: None is RULER's.
+    ``unseen_only``: keys and numbers are of the evaluation's side of :mod:`hwh_core.retrieval_split`, as they must be
+    for models that were trained with a retrieval mix.
     """
 
     def __init__(
-        self, tokenizer: Any, haystack: Haystack, *, max_new_tokens: int, seed: int, add_bos: bool = False
+        self,
+        tokenizer: Any,
+        haystack: Haystack,
+        *,
+        max_new_tokens: int,
+        seed: int,
+        add_bos: bool = False,
+        variant: str = "single_2",
+        wording: Wording | None = None,
+        unseen_only: bool = False,
     ) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise EvaluationError("NIAH needs a fast tokenizer (tokenizer.json), which reports positions in the text")
         if add_bos and tokenizer.bos_token_id is None:
             raise EvaluationError("add_bos is on, but the tokenizer has no beginning-of-sequence token")
+        if variant not in DISTRACTORS:
+            raise EvaluationError(f"niah.variant: {variant!r} is unknown; known are {', '.join(DISTRACTORS)}")
         self.tokenizer = tokenizer
         self.haystack = haystack
         self.max_new_tokens = max_new_tokens
         self.seed = seed
         self.prefix = [tokenizer.bos_token_id] if add_bos else []
-        self.wording: Wording = ruler_wording()
+        self.wording = wording or ruler_wording()
         self.type = "number"
+        self.distractors = DISTRACTORS[variant]
+        self.unseen_only = unseen_only
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def _needle(self, where: tuple[int, int, int]) -> tuple[str, str, str]:
+    def _key(self, *which: Any) -> str:
         adjectives, nouns = key_words()
-        adjective = adjectives[draw(self.seed, *where, "adjective", below=len(adjectives))]
-        noun = nouns[draw(self.seed, *where, "noun", below=len(nouns))]
-        key = f"{adjective}-{noun}"
-        value = str(10**6 + draw(self.seed, *where, "value", below=9 * 10**6))
-        # RULER writes the type in the plural inside the needle and in the singular in the question.
-        needle = self.wording.needle.format(type_needle_v=f"{self.type}s", key=key, value=value)
-        return key, value, needle
+        adjective = adjectives[draw(self.seed, *which, "adjective", below=len(adjectives))]
+        return f"{adjective}-{nouns[draw(self.seed, *which, 'noun', below=len(nouns))]}"
 
-    def _prompt(self, words: list[str], needle: str, key: str, depth: int) -> tuple[str, int]:
-        """The prompt over the given words, and the character at which the needle begins."""
+    def _value(self, *which: Any) -> str:
+        return str(10**6 + draw(self.seed, *which, "value", below=9 * 10**6))
+
+    def _new(self, make: Callable[..., str], which: tuple[Any, ...], taken: set[str]) -> str:
+        """The first text drawn for ``which`` that is not taken and may be asked; it is taken then."""
+        # The first turn has no number, so that needles without split and distractors stay what they were.
+        drawn = (make(*which, *(("turn", turn) if turn else ())) for turn in count())
+        text = next(t for t in drawn if t not in taken and not (self.unseen_only and is_for_training(t)))
+        taken.add(text)
+        return text
+
+    def _needles(self, where: tuple[int, int, int]) -> list[Needle]:
+        """The needle that is asked for and then its distractors, with keys and numbers that differ."""
+        taken: set[str] = set()
+        needles = []
+        for number in range(1 + self.distractors):
+            which = (*where, "distractor", number) if number else where
+            key, value = (self._new(make, which, taken) for make in (self._key, self._value))
+            # RULER writes the type in the plural inside the needle and in the singular in the question.
+            text = self.wording.needle.format(type_needle_v=f"{self.type}s", key=key, value=value)
+            place = draw(self.seed, *which, "place", below=10**6) / 10**6 if number else None
+            needles.append(Needle(key, value, text, place))
+        return needles
+
+    def _prompt(self, words: list[str], needles: list[Needle], depth: int) -> tuple[str, int]:
+        """The prompt over the given words, and the character at which the needle that is asked for begins."""
+        asked, *others = needles
         sentences = split_sentences(" ".join(words))
         position = int(len(sentences) * depth / 100)
-        before, after = " ".join(sentences[:position]), " ".join(sentences[position:])
-        context = " ".join(part for part in (before, needle, after) if part)
+        # Before sentence i stand the distractors of i, in the order of their places.
+        planted: dict[int, list[str]] = {}
+        for other in sorted(others, key=lambda needle: needle.place):
+            planted.setdefault(int(len(sentences) * other.place), []).append(other.text)
+        parts = [[*planted.get(index, []), sentence] for index, sentence in enumerate(sentences)]
+        before, after = (" ".join(chain(*side)) for side in (parts[:position], parts[position:]))
+        if not sentences:
+            after = " ".join(other.text for other in others)
+        context = " ".join(part for part in (before, asked.text, after) if part)
         head, tail = self.wording.template.split("{context}")
         head = head.format(type_needle_v=self.type)
-        question = tail.format(type_needle_v=self.type, query=key)
-        prefix = self.wording.answer_prefix.format(type_needle_v=self.type, query=key)
+        question = tail.format(type_needle_v=self.type, query=asked.key)
+        prefix = self.wording.answer_prefix.format(type_needle_v=self.type, query=asked.key)
         start = len(head) + (len(before) + 1 if before else 0)
         return f"{head}{context}{question} {prefix}", start
 
@@ -158,16 +215,17 @@ class NiahGenerator:
         """One prompt. Raises :class:`EvaluationError` naming the sample if it cannot be made."""
         where = (length, depth, sample)
         name = sample_name(*where)
-        key, value, needle = self._needle(where)
+        needles = self._needles(where)
+        value = needles[0].value
         total = len(self.haystack.words)
         begin = draw(self.seed, *where, "haystack", below=total)
         prose = self.haystack.words[begin:] + self.haystack.words[:begin]
         budget = length - self.max_new_tokens - len(self.prefix)
 
-        def count(words: int) -> int:
-            return len(self._encode(self._prompt(prose[:words], needle, key, depth)[0]))
+        def tokens_with(words: int) -> int:
+            return len(self._encode(self._prompt(prose[:words], needles, depth)[0]))
 
-        least = count(0)
+        least = tokens_with(0)
         if least > budget:
             raise EvaluationError(
                 f"{name}: needle and question take {least} tokens and the answer {self.max_new_tokens}, which is more "
@@ -175,14 +233,14 @@ class NiahGenerator:
             )
         upper = min(total, budget)  # no word takes less than one token
         # The rate of tokens a word over about the right stretch of prose gives the guess.
-        tokens_per_word = max(1.0, (count(upper // 2 + 1) - least) / (upper // 2 + 1))
-        words = largest_fitting(count, budget, upper, int((budget - least) / tokens_per_word))
+        tokens_per_word = max(1.0, (tokens_with(upper // 2 + 1) - least) / (upper // 2 + 1))
+        words = largest_fitting(tokens_with, budget, upper, int((budget - least) / tokens_per_word))
         if words == total:
             raise EvaluationError(
                 f"{name}: the haystack ({self.haystack.label}) has only {total} words, too few to fill the length; "
                 "use shorter lengths or more held-out prose"
             )
-        text, start = self._prompt(prose[:words], needle, key, depth)
+        text, start = self._prompt(prose[:words], needles, depth)
         prompt = self._encode(text)
         answer = self._answer(name, text, prompt, value)
         return NiahSample(

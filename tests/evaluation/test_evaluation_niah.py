@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from oracle_models import CopyModel, OracleConfig
 
 from hwh_core.evaluation import wording
 from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.niah import (
+    DISTRACTORS,
     NiahGenerator,
     draw,
     largest_fitting,
@@ -15,6 +18,8 @@ from hwh_core.evaluation.niah import (
     split_sentences,
 )
 from hwh_core.evaluation.niah_scoring import cell_table, sample_table, score_samples
+from hwh_core.evaluation.wording import second_wording
+from hwh_core.retrieval_split import is_for_training
 
 LENGTHS, DEPTHS = (256, 400), (0, 30, 50, 100)
 
@@ -128,6 +133,69 @@ def test_a_prompt_depends_on_seed_length_depth_and_sample_alone(generator, token
     assert len({sample.value for sample in samples}) == len(samples)
     # Written down once: a change would silently change every prompt.
     assert draw(1, "a", below=10**9) == 502758271
+
+
+def test_prompts_without_split_and_distractors_are_pinned(generator, tokenizer):
+    """Written down once: another key, number or place would make results of different versions incomparable."""
+    sample = generator.make(256, 50, 0)
+    assert (sample.value, "macho-generator" in tokenizer.decode(sample.prompt)) == ("6286426", True)
+
+
+def test_what_a_retrieval_mix_may_train_on_is_not_asked(tokenizer, haystack, generator):
+    for variant in DISTRACTORS:
+        unseen = NiahGenerator(
+            tokenizer, haystack, max_new_tokens=12, seed=3, variant=variant, unseen_only=True, wording=second_wording()
+        )
+        kept = 0
+        for sample in range(40):
+            where = (512, 50, sample)
+            needles, usual = unseen._needles(where), generator._needles(where)
+            assert len(needles) == 1 + DISTRACTORS[variant]
+            assert not any(is_for_training(text) for needle in needles for text in (needle.key, needle.value))
+            if not is_for_training(usual[0].key):
+                assert needles[0].key == usual[0].key
+                kept += 1
+        # Both sides of the split have half of the keys; those that may be asked stay.
+        assert 8 <= kept <= 32
+
+
+def test_multikey_1_hides_three_more_needles_with_other_keys(tokenizer, haystack, samples):
+    multikey = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, variant="multikey_1")
+    made = [multikey.make(400, depth, number) for depth in DEPTHS for number in range(3)]
+    needle = re.compile(r"One of the special magic numbers for ([^:]+) is: (\d{7})\.")
+    first = []
+    for sample in made:
+        assert len(sample.prompt) + 12 + sample.fill_error == sample.length
+        text = tokenizer.decode(sample.prompt)
+        found = needle.findall(text)
+        assert len(set(found)) == len({key for key, _ in found}) == len({value for _, value in found}) == 4
+        asked = text.rpartition("The special magic number for ")[2].removesuffix(" mentioned in the provided text is")
+        assert dict(found)[asked] == sample.value
+        hidden = tokenizer.decode(sample.prompt[-sample.needle_distance :]).lstrip()
+        assert needle.match(hidden).groups() == (asked, sample.value)
+        first.append(found[0][0] == asked)
+        if sample.depth == 0:
+            assert first[-1]
+    assert {True, False} == set(first)
+
+
+def test_the_second_wording_asks_the_same_in_other_words(tokenizer, haystack, generator):
+    second = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, wording=second_wording())
+    sample, usual = second.make(256, 50, 1), generator.make(256, 50, 1)
+    assert (sample.value, sample.answer) == (usual.value, usual.answer)
+    text = tokenizer.decode(sample.prompt)
+    key = text.rpartition("the registration mark of ")[2].removesuffix(" reads")
+    assert f"The registration mark of {key} reads {sample.value}." in text
+    assert text.count(key) == 3
+    assert "special magic" not in text
+    assert len(sample.prompt) + 12 + sample.fill_error == 256
+
+
+def test_unknown_variants_and_wordings_are_named(tokenizer, haystack):
+    with pytest.raises(EvaluationError, match=r"niah\.variant: 'multikey_9' is unknown; known are single_2"):
+        NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, variant="multikey_9")
+    with pytest.raises(EvaluationError, match=r"wording 'third' is unknown; known are ruler, second"):
+        wording.wording_named("third")
 
 
 def test_the_beginning_token_counts_in_the_budget(tokenizer, haystack, generator):
