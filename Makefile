@@ -12,6 +12,12 @@ CORES ?= all
 EXTRAS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# Of `make bundle`: what the other machine is, and how the bundle is cut.
+PYTHON_VERSION ?= 3.12
+PLATFORM ?= manylinux_2_28_x86_64
+PART_MIB ?= 60
+WITHOUT ?= torch
+OUTPUT ?= build/bundle-$(PRESET)
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -35,7 +41,7 @@ LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: help setup setup-dev reproduce report claims test pytest lint format dry-runs doctor pins clean-venv
+.PHONY: help setup setup-dev reproduce report claims test pytest lint format dry-runs doctor bundle pins clean-venv
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -103,6 +109,10 @@ format: setup-dev  ## write the code in the project's form
 
 doctor: setup  ## what this machine offers and what each preset would miss
 	@$(BIN)/hwh doctor
+
+bundle: $(VENV)/.installed-run  ## pack code, data and wheels for a machine without network (PRESET PYTHON_VERSION PLATFORM EXTRAS WITHOUT PART_MIB OUTPUT)
+	$(RUN) $(BIN)/python -m bundle.pack --preset $(PRESET) --python-version $(PYTHON_VERSION) --platform $(PLATFORM) \
+	  --cores $(CORES) --part-mib $(PART_MIB) --output $(OUTPUT) --without $(WITHOUT) --extras $(EXTRAS) $(BUNDLE_ARGS)
 
 pins: setup-dev  ## resolve requirements/*.in anew, keeping versions that stand (UPDATE="--upgrade NAME")
 	$(BIN)/python requirements/update.py $(UPDATE)
