@@ -14,7 +14,7 @@ KEPT = (
     "data/documents/documents.json", "controlled/*/band.json", "controlled/*/metrics.json",
     "controlled/*/probe_x*.json",
     "pretrained/*/*.json", "pretrained/*/heads.csv", "hwh/*/*/metrics.json", "hwh/*/*/scores.csv",
-    "hwh/*/*/niah_cells.csv", "benchmarks/**/*.tsv", "*.manifest.json", "controlled/*/*.manifest.json",
+    "hwh/*/*/niah*_cells.csv", "benchmarks/**/*.tsv", "*.manifest.json", "controlled/*/*.manifest.json",
     "hwh/*/*/*.manifest.json", "figures/*.manifest.json",
 )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -9,7 +11,7 @@ import pandas as pd
 from . import task_scores
 from .intervals import combine
 from .results import Results
-from .selection import ARCHITECTURE_TITLES, models_of, scale_for
+from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
 from .style import HATCHES, TEXT_WIDTH, Drawing, colour_of
 
 
@@ -69,4 +71,6 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(architectures))
     figure.suptitle(f"{title}, scale {scale.name} (95% intervals; dots: seeds)")
+    if mix_note(scale):
+        axis.set_title(textwrap.fill(mix_note(scale), 130), fontsize=6.5)
     return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "drawn": [model.name for model in models]})

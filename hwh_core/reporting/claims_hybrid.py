@@ -27,18 +27,18 @@ ABLE = 90.0
 
 @dataclass(frozen=True)
 class Family:
-    """Scores and needle results of all models of one scale."""
+    """Scores and needle results of all models of one scale but the controls."""
 
     results: Results
     scale: HwHScale
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        return self.results.scores(self.scale, list(self.scale.models))
+        return self.results.scores(self.scale, selection.compared(self.scale))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        return self.results.cells(self.scale, list(self.scale.models))
+        return self.results.cells(self.scale, selection.compared(self.scale))
 
     @property
     def length(self) -> int:
@@ -154,7 +154,7 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
             f"scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, {tokens:.3g} tokens"
         )
         evidence = requirements.hwh_files(scale, models[:1], file)[0]
-        notes = "; ".join(text for text in (size, note) if text)
+        notes = "; ".join(text for text in (size, selection.mix_note(scale), note) if text)
         return from_parts(parts, evidence=evidence, n_samples=int(rows["n"].sum()), note=notes, report_only=report_only)
 
     return evaluate

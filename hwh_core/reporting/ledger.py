@@ -94,7 +94,12 @@ def models_tried(results: Results) -> list[dict[str, Any]]:
     preset = results.preset
     names = [(f"controlled/{m.name}", "controlled Transformer") for m in preset.controlled.models]
     names += [
-        (f"hwh/{s.name}/{m.name}", f"{m.architecture}, scale {s.name}") for s in preset.hwh.scales for m in s.models
+        (
+            f"hwh/{s.name}/{m.name}",
+            f"{m.architecture}, scale {s.name}" + ("" if m.retrieval_mix else ", control without the retrieval mix"),
+        )
+        for s in preset.hwh.scales
+        for m in s.models
     ]
     rows = []
     for folder, kind in names:
@@ -131,6 +136,9 @@ def deviations(preset: PresetConfig) -> list[str]:
             f"Scale {scale.name} (claim scale {scale.claim_scale}): {size}, {tokens:,} tokens, seeds {seeds} (the "
             "paper: 380M on 15B tokens and 1.4B on 100B, context 2048)."
         )
+        if mix := selection.mix_note(scale):
+            names = [model.name for model in selection.controls(scale)]
+            lines.append(f"Scale {scale.name}: {mix}. Controls without the mix: {', '.join(names) or 'none'}.")
     if preset.pretrained.models:
         weights, titles = preset.pretrained.probe, [model.title for model in preset.pretrained.models]
         lines.append(

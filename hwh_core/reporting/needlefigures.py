@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 
 from ..config import HwHModel, HwHScale
 from . import panels
 from .results import Results
-from .selection import ARCHITECTURE_TITLES
+from .selection import ARCHITECTURE_TITLES, mix_note
 from .style import TEXT_WIDTH, Drawing
 
 
@@ -38,9 +40,10 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     metric, haystack = niah.metric.replace("_", " "), niah.haystack.replace("held_out", "held-out").replace("_", " ")
     seeds = sorted({sum(model.architecture == name for model in models) for name in names})
     mean = f"mean over {' or '.join(map(str, seeds))} seeds; " if seeds != [1] else ""
+    mix = f"\n{textwrap.fill(mix_note(scale), 130)}" if mix_note(scale) else ""
     figure.suptitle(
         f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
-        f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length",
+        f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length{mix}",
         fontsize=8.5,
     )
     settings = {"scale": scale.name, "drawn": [model.name for model in models]}

@@ -6,7 +6,7 @@ the two cannot disagree.
 
 from __future__ import annotations
 
-from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel
+from ..config import ControlledModel, HwHModel, HwHScale, NiahGrid, PresetConfig, PretrainedModel
 from . import selection
 
 
@@ -70,7 +70,7 @@ def figure_inputs(preset: PresetConfig, number: int) -> list[str]:
         return hwh_files(scale, selection.models_of(scale, names), "scores.csv", "niah_cells.csv")
     else:
         scale = selection.scale_for(preset, "380M")
-        return hwh_files(scale, list(scale.models), "niah_cells.csv")
+        return hwh_files(scale, selection.compared(scale), "niah_cells.csv")
     wanted = {
         2: ("probe.npz", "heads.csv"),
         7: ("heads.csv",),
@@ -81,6 +81,11 @@ def figure_inputs(preset: PresetConfig, number: int) -> list[str]:
         14: ("probe.npz", "heads.csv"),
     }[number]
     return [path for model in models for path in pretrained_files(model, *wanted)]
+
+
+def additional_cells_file(grid: NiahGrid) -> str:
+    """Name of the cells of one of the additional needle grids."""
+    return f"niah_{grid.name}_cells.csv"
 
 
 def table_inputs(preset: PresetConfig, number: int) -> list[str]:
@@ -98,21 +103,23 @@ def table_inputs(preset: PresetConfig, number: int) -> list[str]:
         ]
     if number == 2:
         scale = selection.scale_for(preset, "1.4B")
-        members = selection.models_of(scale, selection.MAIN_ARCHITECTURES)
-        return hwh_files(scale, members, "scores.csv", "niah_cells.csv")
+        members = [*selection.models_of(scale, selection.MAIN_ARCHITECTURES), *selection.controls(scale)]
+        additional = [additional_cells_file(grid) for grid in preset.evaluation.niah.additional]
+        return hwh_files(scale, members, "scores.csv", "niah_cells.csv", *additional)
     names = selection.COMPONENT_ARCHITECTURES if number in (5, 6) else selection.ALLOCATION_ARCHITECTURES
     scale = selection.scale_for(preset, "380M", names)
     return hwh_files(scale, selection.models_of(scale, names), "scores.csv")
 
 
 def claims_inputs(preset: PresetConfig) -> list[str]:
-    """Files that the claims ledger reads: every measured result of the preset."""
+    """Files that the claims ledger reads: every measured result of the preset but those of controls."""
     paths = ["synthetic.json"]
     for model in preset.controlled.models:
         paths += [band_file(model), f"controlled/{model.name}/metrics.json"]
     for model in preset.pretrained.models:
         paths += pretrained_files(model, "probe.npz", "behavior.npz", "heads.csv", "bands.json")
     for scale in preset.hwh.scales:
-        names = ("metrics.json", "scores.csv", "niah.csv", "niah_cells.csv")
-        paths += hwh_files(scale, list(scale.models), *names)
+        for model in scale.models:
+            measured = ("scores.csv", "niah.csv", "niah_cells.csv") if model.retrieval_mix else ()
+            paths += hwh_files(scale, [model], "metrics.json", *measured)
     return paths

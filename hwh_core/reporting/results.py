@@ -11,7 +11,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..config import ControlledModel, HwHModel, HwHScale, PresetConfig, PretrainedModel, load_preset, validate_preset
+from ..config import (
+    ControlledModel,
+    HwHModel,
+    HwHScale,
+    NiahGrid,
+    PresetConfig,
+    PretrainedModel,
+    load_preset,
+    validate_preset,
+)
 from ..scripting import load_settings
 from . import requirements
 from .selection import ReportError
@@ -181,6 +190,10 @@ class Results:
     def cells(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """Needle grid cells of several models, one below the other."""
         return self._hwh(scale, models, "niah_cells.csv", CELLS_COLUMNS)
+
+    def additional_cells(self, scale: HwHScale, models: list[HwHModel], grid: NiahGrid) -> pd.DataFrame:
+        """Cells of one of the additional needle grids of several models, one below the other."""
+        return self._hwh(scale, models, requirements.additional_cells_file(grid), CELLS_COLUMNS)
 
     def prompts(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """Needle prompts of several models, one row a prompt."""

@@ -118,15 +118,39 @@ def primary_pretrained(preset: PresetConfig) -> PretrainedModel | None:
     return pretrained_model(preset, "Qwen3-4B") or (models[0] if models else None)
 
 
+def compared(scale: HwHScale) -> list[HwHModel]:
+    """Models of a scale that claims and comparisons are about: all that were trained as the scale says."""
+    return [model for model in scale.models if model.retrieval_mix]
+
+
+def controls(scale: HwHScale) -> list[HwHModel]:
+    """Models of a scale that were trained without its retrieval mix."""
+    return [model for model in scale.models if not model.retrieval_mix]
+
+
+def mix_note(scale: HwHScale) -> str:
+    """One sentence on the retrieval mix that the compared models of a scale were trained with; empty without one."""
+    mix = scale.retrieval_mix
+    if mix is None:
+        return ""
+    digits = " or ".join(map(str, mix.value_digits))
+    return (
+        f"Trained with a retrieval mix, which the paper does not have: {mix.sequence_share:.0%} of the sequences carry "
+        f"{mix.pairs_per_sequence} facts with values of {digits} digits, each asked for later in the sequence "
+        f"({mix.repeat_share:.0%} only repeated), at uniform distances up to the training length {scale.length}; keys, "
+        "values, prose and wordings are disjoint from those of the evaluation"
+    )
+
+
 def architectures_of(scale: HwHScale) -> list[str]:
-    """Architectures of a scale, each once, in the order of the preset."""
-    return list(dict.fromkeys(model.architecture for model in scale.models))
+    """Architectures of the compared models of a scale, each once, in the order of the preset."""
+    return list(dict.fromkeys(model.architecture for model in compared(scale)))
 
 
 def models_of(scale: HwHScale, architectures: Iterable[str]) -> list[HwHModel]:
-    """Models of a scale whose architecture is among ``architectures``, ordered by these, then by seed."""
+    """Compared models of a scale with an architecture among ``architectures``, ordered by these, then by seed."""
     order = list(architectures)
-    chosen = [model for model in scale.models if model.architecture in order]
+    chosen = [model for model in compared(scale) if model.architecture in order]
     return sorted(chosen, key=lambda model: (order.index(model.architecture), model.seed))
 
 

@@ -8,7 +8,7 @@ from ..config import HwHScale
 from . import task_scores
 from .paper_values import SUMMARY, TABLE_1_VALUES
 from .results import Results
-from .selection import ARCHITECTURE_TITLES, models_of, scale_for
+from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
 
 AVERAGES = ("Avg (8)", "Avg (7)")
@@ -61,9 +61,11 @@ def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
 def seeds_note(scale: HwHScale) -> str:
     """What a scale is, for the notes below a table."""
     tokens = scale.training.steps * scale.training.tokens_per_step
+    mix = mix_note(scale)
     return (
         f"Scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, context "
         f"{scale.length}, {tokens:,} training tokens; claim scale: {scale.claim_scale}."
+        f"{f' {mix}.' if mix else ''}"
     )
 
 

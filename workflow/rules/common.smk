@@ -53,6 +53,9 @@ HWH = {
     for scale in PRESET.hwh.scales
     for model in scale.models
 }
+GRIDS = {grid.name: grid for grid in PRESET.evaluation.niah.additional}
+# With a retrieval mix in the preset, needles are asked for keys and numbers that no model saw in training.
+UNSEEN_ONLY = any(scale.retrieval_mix is not None for scale in PRESET.hwh.scales)
 FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_factors]
 # Presets that train in bfloat16 are made for a GPU; the profile says how many there are.
 GPU = int(
@@ -79,6 +82,7 @@ wildcard_constraints:
     pretrained=one_of(PRETRAINED),
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
+    grid=one_of(GRIDS),
 
 
 def settings(value):
@@ -237,3 +241,8 @@ def evaluation_settings(wildcards, **more):
             **more,
         }
     )
+
+
+def niah_settings(wildcards, **more):
+    unseen = {"unseen_only": True} if UNSEEN_ONLY else {}
+    return evaluation_settings(wildcards, niah=PRESET.evaluation.niah, **unseen, **more)

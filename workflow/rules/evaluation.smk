@@ -97,9 +97,54 @@ rule evaluate_niah:
         program=program("evaluate_niah"),
         code=code("evaluate_niah"),
         model=lambda wildcards, input: os.path.dirname(input.model),
-        settings=lambda wildcards: evaluation_settings(
-            wildcards, niah=PRESET.evaluation.niah
+        rows=(
+            ["--rows", rows_folder()]
+            if PRESET.evaluation.niah.haystack == "essays"
+            else []
         ),
+        settings=lambda wildcards: niah_settings(wildcards),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} --output {output.table:q} 2>&1 | tee {log:q}"
+        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
+
+
+# Another variant or wording over the same lengths and depths.
+rule evaluate_niah_additional:
+    input:
+        metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
+        model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+        rows=(
+            f"{rows_folder()}/rows.json"
+            if PRESET.evaluation.niah.haystack == "essays"
+            else []
+        ),
+    output:
+        table="<results>/hwh/{scale}/{hwh}/niah_{grid}.csv",
+        parquet="<results>/hwh/{scale}/{hwh}/niah_{grid}.parquet",
+        cells="<results>/hwh/{scale}/{hwh}/niah_{grid}_cells.csv",
+        cells_parquet="<results>/hwh/{scale}/{hwh}/niah_{grid}_cells.parquet",
+    log:
+        "<logs>/evaluate_niah/{scale}_{hwh}_{grid}.log",
+    benchmark:
+        "<benchmarks>/evaluate_niah/{scale}_{hwh}_{grid}.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=600,
+        gpu=GPU,
+    params:
+        program=program("evaluate_niah"),
+        code=code("evaluate_niah"),
+        model=lambda wildcards, input: os.path.dirname(input.model),
+        rows=(
+            ["--rows", rows_folder()]
+            if PRESET.evaluation.niah.haystack == "essays"
+            else []
+        ),
+        settings=lambda wildcards: niah_settings(wildcards, grid=GRIDS[wildcards.grid]),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
