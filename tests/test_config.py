@@ -65,6 +65,14 @@ def test_missing_key_is_named(minimal_preset):
     assert "key 'controlled.training.steps' is missing" in refusal(minimal_preset)
 
 
+def test_a_misspelt_key_is_named_rather_than_the_one_it_should_have_been(minimal_preset):
+    training = minimal_preset["controlled"]["training"]
+    training["warmup_step"] = training.pop("warmup_steps")
+    message = refusal(minimal_preset)
+    assert "unknown key 'controlled.training.warmup_step'" in message
+    assert "1 more" in message
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -77,6 +85,8 @@ def test_missing_key_is_named(minimal_preset):
         ("evaluation.niah.depths.0", 101),
         ("targets.figures.0", 1),
         ("hwh.scales.0.claim_scale", "400M"),
+        ("hwh.scales.0.retrieval_mix", True),
+        ("evaluation.niah.additional", "second"),
         ("controlled.models.0.name", "../escape"),
         ("preset", "a/b"),
     ],

@@ -178,12 +178,8 @@ class RetrievalMixLoader:
             )
         self._ends = sentence_ends(self._tokenizer, self.store.vocab_size, self.store.eos_token_id)
         # Refused before anything is trained: with half of the length free here, no later sequence runs out of room.
-        largest = max(sum(len(tokens) for both in self._encoded(number)[2] for tokens in both) for number in range(16))
-        if largest > self.length // 2:
-            raise DataError(
-                f"retrieval_mix.pairs_per_sequence = {mix.pairs_per_sequence}: facts and questions take {largest} "
-                f"tokens of a sequence, more than half of the length {self.length}; lower it"
-            )
+        for number in range(16):
+            self._room(self._encoded(number)[2], self.length // 2)
 
     def batch(self, step: int) -> np.ndarray:
         """int64 [batch_size, length + 1] for ``step``: inputs are ``[:, :-1]``, targets ``[:, 1:]``."""
@@ -196,7 +192,7 @@ class RetrievalMixLoader:
     def plant(self, number: int, prose: np.ndarray) -> tuple[np.ndarray, list[Placement]]:
         """Sequence ``number`` over ``prose`` (int64 [length + 1]): tokens and where the pairs stand."""
         draws, pairs, encoded = self._encoded(number)
-        kept = len(prose) - sum(len(tokens) for both in encoded for tokens in both)
+        kept = len(prose) - self._room(encoded, self.length)
         prose = prose[:kept]
         ends = np.concatenate([[0], np.flatnonzero(self._ends[prose]) + 1])
         # Sorted by place; at the same place facts come first, so that no question stands before its fact.
@@ -219,17 +215,22 @@ class RetrievalMixLoader:
         ]
         return np.concatenate(pieces).astype(np.int64), placements
 
+    def _room(self, encoded: list[tuple[list[int], list[int]]], most: int) -> int:
+        """Tokens of all facts and questions. Raises :class:`DataError` when they are more than ``most``."""
+        tokens = sum(len(part) for both in encoded for part in both)
+        if tokens > most:
+            raise DataError(
+                f"retrieval_mix.pairs_per_sequence = {self.mix.pairs_per_sequence}: facts and questions take {tokens} "
+                f"tokens of a sequence, more than {most} of its {self.length}; lower it"
+            )
+        return tokens
+
     def _encoded(self, number: int) -> tuple[Draws, list[Pair], list[tuple[list[int], list[int]]]]:
         """The draws of a sequence, its pairs, and the tokens of each pair's fact and question."""
         draws = Draws(MIX_VERSION, self.seed, number)
         pairs = draw_pairs(self.mix, self.words, draws)
         texts = [f" {text}" for pair in pairs for text in (pair.fact, pair.question)]
         ids = [encoding.ids for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
-        if sum(map(len, ids)) > self.length:
-            raise DataError(
-                f"retrieval_mix.pairs_per_sequence = {self.mix.pairs_per_sequence}: facts and questions of sequence "
-                f"{number} take more than the length {self.length}; lower it"
-            )
         return draws, pairs, list(zip(ids[::2], ids[1::2], strict=True))
 
     @property

@@ -40,7 +40,7 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     metric, haystack = niah.metric.replace("_", " "), niah.haystack.replace("held_out", "held-out").replace("_", " ")
     seeds = sorted({sum(model.architecture == name for model in models) for name in names})
     mean = f"mean over {' or '.join(map(str, seeds))} seeds; " if seeds != [1] else ""
-    mix = f"\n{textwrap.fill(mix_note(scale), 130)}" if mix_note(scale) else ""
+    mix = f"\n{textwrap.fill(mix_note(scale), 100)}" if mix_note(scale) else ""
     figure.suptitle(
         f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
         f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length{mix}",

@@ -198,7 +198,7 @@ def test_fingerprint_changes_with_the_mix(loader, prose):
 
 
 def test_what_does_not_fit_is_refused_before_the_training(prose):
-    with pytest.raises(DataError, match=r"pairs_per_sequence = 8: .* more than half of the length 1024"):
+    with pytest.raises(DataError, match=r"pairs_per_sequence = 8: .* more than 512 of its 1024"):
         make_loader(prose, mix=MIX.model_copy(update={"pairs_per_sequence": 8}))
 
 

@@ -208,6 +208,13 @@ def test_programs_from_rows_to_tables(settings, model_folder, documents_file, tm
     assert list(cells["n"]) == [2, 2]
     assert set(prompts["haystack"]) == {"held-out prose, not RULER essays"}
     assert set(prompts["training_length"]) == {64}
+    assert set(prompts["wording"]) == {"ruler"}
+    settings |= {"grid": {"variant": "single_2", "wording": "second"}, "unseen_only": True}
+    run_script(
+        "evaluate_niah.py", monkeypatch, "--settings", json.dumps(settings), "--model", model_folder,
+        "--documents", documents_file, "--output", tmp_path / "niah_single_2_second.csv",
+    )  # fmt: skip
+    assert set(pandas.read_csv(tmp_path / "niah_single_2_second_cells.csv")["wording"]) == {"second"}
 
 
 def test_needles_in_essays_take_their_haystack_from_the_rows(

@@ -52,6 +52,30 @@ def test_a_run_leaves_model_initial_log_metrics_and_manifest(settings, train_com
     assert trained.config.eos_token_id is not None
 
 
+def test_a_retrieval_mix_is_trained_on_and_recorded(settings, train_command, tmp_path):
+    mix = {"sequence_share": 0.5, "pairs_per_sequence": 1, "repeat_share": 0.4, "value_digits": [4]}
+    values = settings(tokens_per_step=1024, steps=3)
+    values["model"] |= {"length": 512, "architecture": "transformer"}
+    data, losses = set(), set()
+    for name, more in (("with", {"retrieval_mix": mix}), ("without", {})):
+        done = run(train_command({**values, **more}, tmp_path / name))
+        assert done.returncode == 0, done.stderr
+        metrics = json.loads((tmp_path / name / "metrics.json").read_text())
+        manifest = json.loads((tmp_path / name / "model.manifest.json").read_text())
+        assert metrics["retrieval_mix"] == manifest["settings"].get("retrieval_mix") == more.get("retrieval_mix")
+        data.add(metrics["fingerprint"]["data"])
+        losses.add(metrics["train_loss"])
+    assert len(data) == len(losses) == 2
+
+
+def test_a_retrieval_mix_that_does_not_fit_is_refused_before_anything_is_written(settings, train_command, tmp_path):
+    mix = {"sequence_share": 0.5, "pairs_per_sequence": 9, "repeat_share": 0.4, "value_digits": [4]}
+    done = run(train_command({**settings(), "retrieval_mix": mix}, tmp_path / "out"))
+    assert done.returncode == 1
+    assert "error: retrieval_mix.pairs_per_sequence = 9: facts and questions take" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_sigterm_saves_and_the_same_command_goes_on(settings, train_command, tmp_path):
     output = tmp_path / "out"
     values = settings(steps=5000, warmup_steps=10, checkpoint_every_steps=100000)
