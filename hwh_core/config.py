@@ -521,7 +521,8 @@ class PresetConfig(Strict):
 
 
 def _describe(error: ValidationError, origin: str) -> str:
-    first = error.errors()[0]
+    # A misspelt key is unknown, and the one that was meant is missing: the misspelt one is what the user must find.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"]) or "(top level)"
     more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
 
 class OutputError(OSError):
     """An output could not be written (full disk, read-only folder); the message names the file."""
+
+
+# Less free space than this after a failed write means that the disk was full: libraries report that in many ways.
+_FULL_BYTES = 2**20
+
+
+def _refused(path: Path, error: Exception) -> OutputError | None:
+    """What to raise when writing ``path`` failed with ``error``: None where the operating system had no part in it."""
+    if isinstance(error, OSError):
+        return OutputError(error.errno, f"cannot write {path}: {error.strerror or error}; nothing was kept")
+    # torch and safetensors tell of a full disk in errors of their own.
+    if shutil.disk_usage(path.parent).free < _FULL_BYTES:
+        return OutputError(errno.ENOSPC, f"cannot write {path}: {os.strerror(errno.ENOSPC)}; nothing was kept")
+    return None
 
 
 def _sync(path: Path) -> None:
@@ -49,8 +64,11 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync(path.parent)
         temporary = None
-    except OSError as error:
-        raise OutputError(error.errno, f"cannot write {path}: {error.strerror or error}; nothing was kept") from error
+    except Exception as error:
+        refused = _refused(path, error)
+        if refused is None:
+            raise
+        raise refused from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
@@ -74,8 +92,11 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync(path.parent)
         temporary = None
-    except OSError as error:
-        raise OutputError(error.errno, f"cannot write {path}: {error.strerror or error}; nothing was kept") from error
+    except Exception as error:
+        refused = _refused(path, error)
+        if refused is None:
+            raise
+        raise refused from error
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -80,3 +81,8 @@ def run(main: Callable[[], None]) -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        print(f"error: cannot write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)

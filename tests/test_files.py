@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from hwh_core import files
 from hwh_core.files import (
     OutputError,
     atomic_directory,
@@ -215,3 +216,17 @@ def test_kill_in_the_middle_leaves_the_old_file(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(target)], check=False)
     assert done.returncode == -9
     assert target.read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize("writer", [atomic_write, atomic_directory])
+def test_a_full_disk_is_named_whatever_a_library_says(tmp_path, monkeypatch, writer):
+    """torch and safetensors report it in errors of their own, without the word or the path."""
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    named = r"cannot write .*model: No space left on device; nothing was kept"
+    with pytest.raises(OutputError, match=named), writer(tmp_path / "model"):
+        raise RuntimeError("unexpected pos 135808 vs 135700")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=2**30))
+    with pytest.raises(RuntimeError, match="unexpected pos"), writer(tmp_path / "model"):
+        raise RuntimeError("unexpected pos 135808 vs 135700")

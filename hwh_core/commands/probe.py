@@ -23,10 +23,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of probe.npz and probe.json")
     parser.add_argument("--samples", type=int, default=4, help="windows of text (default: 4; the paper uses 100)")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a window (default: 2048)")
-    parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
+    parser.add_argument("--queries", type=int, help="last positions measured (default: 128, or the length if less)")
     parser.add_argument("--seed", type=int, default=0, help="which windows are drawn (default: 0)")
     parser.add_argument(
-        "--backend", choices=("auto", "triton", "cpu-native", "torch", "reference"), default="auto", help="default: auto"
+        "--backend",
+        choices=("auto", "triton", "cpu-native", "torch", "reference"),
+        default="auto",
+        help="default: auto",
     )
 
 
@@ -37,7 +40,7 @@ def read_texts(paths: list[Path]) -> list[str]:
     for path in paths:
         if not path.is_file():
             raise UserError(f"--text: {path} does not exist")
-    return [document["text"] for path in paths for document in file_documents(path, path.name, "--text", "text")]
+    return [document["text"] for path in paths for document in file_documents(path, str(path), "--text", "text")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,9 +54,13 @@ def run(args: argparse.Namespace) -> int:
     from ..probes.text import token_windows
     from ..provenance import write_manifest
 
+    if args.queries is None:
+        args.queries = min(128, args.length)
     for name in ("samples", "length", "queries"):
         if getattr(args, name) < 1:
             raise UserError(f"--{name}: {getattr(args, name)} is not a positive number")
+    if args.queries > args.length:
+        raise UserError(f"--queries: {args.queries} is more than --length {args.length}; give at most that many")
     started = time.time()
     texts = read_texts(args.text)
     tokenizer, model = load_tokenizer(args.model), load_model(args.model)
@@ -76,6 +83,6 @@ def run(args: argparse.Namespace) -> int:
         peak = int(row.argmax())
         period = 2 * np.pi / maps.inv_freq[peak] if maps.inv_freq[peak] > 0 else float("inf")
         print(
-            f"  layer {layer:3d}: RPD is highest at frequency {peak:3d} (period {period:.0f} tokens), {row[peak]:.4f}"
+            f"  layer {layer:3d}: RPD is highest at frequency {peak:3d} (period {period:.0f} tokens), {row[peak]:.3g}"
         )
     return 0

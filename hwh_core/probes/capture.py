@@ -293,7 +293,10 @@ def stream_layers(
     if input_ids.ndim != 2:
         raise ProbeError(f"input_ids of shape {tuple(input_ids.shape)}: expected [samples, tokens]")
     if not 1 <= num_queries <= input_ids.shape[1]:
-        raise ProbeError(f"num_queries: {num_queries} is not between 1 and the length {input_ids.shape[1]} of a sample")
+        raise ProbeError(
+            f"num_queries: {num_queries} is not between 1 and the length {input_ids.shape[1]} of a sample; "
+            "measure fewer queries or take longer samples"
+        )
     adapter = adapter_for(model)
     collector = _Collector(adapter.frequency_tables(model), num_queries, nope, consume)
     training = model.training

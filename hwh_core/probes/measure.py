@@ -68,7 +68,10 @@ def probe_model(
     ids = sample_ids(samples, tokenizer)
     vocabulary = model.get_input_embeddings().num_embeddings
     if int(ids.max()) >= vocabulary or int(ids.min()) < 0:
-        raise ProbeError(f"samples: token {int(ids.max())} is outside the model's vocabulary of {vocabulary} tokens")
+        raise ProbeError(
+            f"samples: token {int(ids.max())} is outside the model's vocabulary of {vocabulary} tokens; the tokenizer "
+            "beside the model is that of another model"
+        )
     nope = "skip" if adapter_for(model).frequency_tables(model) else "include"
     measured: list[_Measured] = []
     batches: Iterator[Tensor] | list[Tensor] = _batches(ids)
@@ -99,7 +102,10 @@ class _Measured:
         keys = layer.k.shape[2]
         if self.chosen is None:
             elements = self.repeats * work_elements(heads, queries, keys, layer.num_frequency_groups)
-            self.chosen = choose_backend(self.backend, layer.q.device, elements, layer.q.dtype)
+            try:
+                self.chosen = choose_backend(self.backend, layer.q.device, elements, layer.q.dtype)
+            except ValueError as error:
+                raise ProbeError(str(error)) from None
         rfis, rpd = rfis_rpd(
             layer.q.flatten(0, 1), layer.k.flatten(0, 1), layer.inv_freq, layer.query_positions, layer.key_positions,
             scaling=layer.scaling, attention_scaling=layer.attention_scaling, pairing=layer.pairing,

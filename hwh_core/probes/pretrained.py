@@ -146,6 +146,7 @@ def weights_folder(folder: Path) -> Path:
 def load_model(folder: Path, device: str | None = None) -> Any:
     """A causal language model in float32 for probing, on the GPU where there is one; never runs remote code."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     import hwh_core.modeling  # noqa: F401 (registers our own model class)
@@ -156,7 +157,7 @@ def load_model(folder: Path, device: str | None = None) -> Any:
         model = AutoModelForCausalLM.from_pretrained(
             weights, dtype=torch.float32, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ProbeError(f"{weights}: the model could not be loaded ({reason}); fetch or train it again") from None
     model.eval().requires_grad_(False)

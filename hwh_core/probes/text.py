@@ -69,7 +69,9 @@ def token_windows(texts: list[str], tokenizer: Any, length: int, count: int, see
     prefix = start_token(tokenizer)
     characters = CHARACTERS_PER_TOKEN * length
     if sum(len(encode(tokenizer, text[:characters])) for text in texts) < length:
-        raise ProbeError(f"length: {length} tokens are more than all {len(texts)} held-out documents hold; add text")
+        raise ProbeError(
+            f"length: {length} tokens are more than the text holds ({len(texts)} documents); lower it or add text"
+        )
     generator = np.random.default_rng(seed)
     pieces = shuffled_pieces(texts, characters, generator)
     windows = np.empty((count, length), np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shutil
 import zipfile
 
 import numpy as np
@@ -219,8 +220,24 @@ def test_probe_command(random_llama, corpus, tmp_path, capsys):
         "probe.npz",
         "probe.npz.manifest.json",
     ]
+    few = ("--out", tmp_path / "few", "--samples", 1, "--length", 64)
+    probe.run(parsed(probe, "probe", random_llama, "--text", text, *few))
+    assert json.loads((tmp_path / "few" / "probe.json").read_text())["num_queries"] == 64
+    with pytest.raises(UserError, match="--queries: 65 is more than --length 64"):
+        probe.run(parsed(probe, "probe", random_llama, "--text", text, *few, "--queries", 65))
+    with pytest.raises(UserError, match="backend: triton needs float32 on a CUDA device"):
+        probe.run(parsed(probe, "probe", random_llama, "--text", text, *few, "--backend", "triton"))
     with pytest.raises(UserError, match=r"none\.txt does not exist"):
         probe.run(parsed(probe, "probe", random_llama, "--text", tmp_path / "none.txt", *options))
     text.write_bytes(b"\xff\xfe broken")
     with pytest.raises(UserError, match=r"mine\.txt.*not UTF-8"):
         probe.run(parsed(probe, "probe", random_llama, "--text", text, *options))
+
+
+def test_damaged_weights_are_named(random_llama, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(random_llama, folder)
+    weights = next(folder.rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"damaged.*could not be loaded"):
+        load_model(folder)
