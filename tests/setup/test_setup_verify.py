@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hwh_core import cli, verification
-from hwh_core.config import validate_preset
+from hwh_core.config import load_preset, validate_preset
 from hwh_core.files import sha256_of
 from hwh_core.provenance import write_manifest
 from hwh_core.scripting import UserError
@@ -154,6 +154,19 @@ def test_settings_of_two_equal_names_take_the_nearest():
     preset = {"a": [{"name": "s0", "seed": 0, "theta": 1.0}], "b": [{"name": "s0", "seed": 1, "theta": 2.0}]}
     assert settings_differences({"model": {"name": "s0", "seed": 1, "theta": 2.0}}, preset) == []
     assert settings_differences({"model": {"name": "s0", "seed": 1, "theta": 3.0}}, preset) == ["model.theta"]
+
+
+def test_settings_of_trainings_and_needles_with_a_retrieval_mix_follow_from_the_preset():
+    preset = load_preset(Path(verification.__file__).parents[1] / "config" / "single_gpu.yaml").model_dump(mode="json")
+    mix = preset["hwh"]["scales"][0]["retrieval_mix"]
+    niah = preset["evaluation"]["niah"]
+    training = {"training": preset["hwh"]["scales"][0]["training"]}
+    grid = {"niah": niah, "grid": niah["additional"][0], "unseen_only": True}
+    for settings in (training, {**training, "retrieval_mix": mix}, grid):
+        assert settings_differences(settings, preset) == []
+    assert settings_differences({"retrieval_mix": {**mix, "repeat_share": 0.1}}, preset) == [
+        "retrieval_mix.repeat_share"
+    ]
 
 
 def test_settings_of_one_scale_are_not_excused_by_another(results, minimal_preset):
