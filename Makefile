@@ -41,7 +41,7 @@ LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: help setup setup-dev reproduce report claims test pytest lint format dry-runs doctor bundle pins clean-venv
+.PHONY: help known-preset setup setup-dev reproduce report claims test pytest lint format dry-runs doctor bundle pins clean-venv
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -74,11 +74,17 @@ setup: $(VENV)/.installed-run $(foreach extra,$(EXTRAS),$(VENV)/.installed-$(ext
 
 setup-dev: setup $(VENV)/.installed-dev  ## the same, with test tools and linters
 
-reproduce: setup  ## run the whole workflow (PRESET=laptop), then print the claims and the path of the report
+# Snakemake would answer a missing preset with a traceback.
+known-preset:
+	@test "$(PRESET)" = laptop -o -f "config/$(PRESET).yaml" || { \
+	  echo "error: PRESET=$(PRESET): config/$(PRESET).yaml does not exist; expected laptop or one of" \
+	    "$(filter-out config,$(basename $(notdir $(PRESETS))))" >&2; exit 1; }
+
+reproduce: known-preset setup  ## run the whole workflow (PRESET=laptop), then print the claims and the path of the report
 	$(RUN) $(MALLOC) snakemake --cores $(CORES) $(CONFIG)
 	@$(MAKE) report
 
-report: setup  ## Snakemake report of a finished run as one HTML file, and the table of the claims
+report: known-preset setup  ## Snakemake report of a finished run as one HTML file, and the table of the claims
 	@$(RUN) snakemake --report results/$(PRESET)/report.html $(CONFIG) > results/$(PRESET)/report.log 2>&1 || { \
 	  cat results/$(PRESET)/report.log >&2; exit 1; }
 	@$(BIN)/hwh report results/$(PRESET)

@@ -84,6 +84,13 @@ def test_other_preset_cores_and_layers(checkout):
     assert "results/single_gpu" in plan
 
 
+def test_missing_preset_is_named_before_anything_is_installed(checkout):
+    done = make(checkout, "reproduce", "PRESET=none")
+    assert done.returncode != 0
+    assert "PRESET=none: config/none.yaml does not exist; expected laptop or one of" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
 def test_second_call_installs_nothing_and_a_new_list_installs_again(checkout):
     bin_folder = checkout / ".venv" / "bin"
     bin_folder.mkdir(parents=True)

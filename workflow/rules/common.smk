@@ -101,8 +101,8 @@ def settings(value):
 
 
 def program(name):
-    """Path of a program in scripts/."""
-    return os.path.join(SCRIPTS, f"{name}.py")
+    """Path of a program in scripts/, relative to where jobs run: a checkout that is moved as a whole reruns nothing."""
+    return os.path.relpath(os.path.join(SCRIPTS, f"{name}.py"))
 
 
 def code(name, *modules, only=None):
@@ -129,7 +129,9 @@ TRAINING_CODE = (
     "hwh_core/data/store.py",
     "hwh_core/architectures.py",
     "hwh_core/heads.py",
-    "kernels/gated_delta_rule.py",
+    "kernels/gated_delta_rule",
+    "kernels/short_convolution",
+    "kernels/cross_entropy",
 )
 
 figure_files = [
