@@ -457,6 +457,12 @@ class NiahConfig(Strict):
     max_new_tokens: PositiveInt
     metric: Literal["teacher_forced_exact", "ruler_contains"]
 
+    @model_validator(mode="after")
+    def _additional_grids_are_others(self) -> NiahConfig:
+        if any((grid.variant, grid.wording) == (self.variant, "ruler") for grid in self.additional):
+            raise ValueError(f"additional: {self.variant} in the wording ruler is the main grid; remove it")
+        return self
+
 
 class EvaluationConfig(Strict):
     """Section 4.2: language modelling, commonsense, retrieval and NIAH."""
@@ -501,6 +507,7 @@ class PresetConfig(Strict):
             "controlled.models": [m.name for m in self.controlled.models],
             "pretrained.models": [m.name for m in self.pretrained.models],
             "hwh.scales": [s.name for s in self.hwh.scales],
+            "evaluation.niah.additional": [g.name for g in self.evaluation.niah.additional],
             **{f"hwh.scales.{s.name}.models": [m.name for m in s.models] for s in self.hwh.scales},
         }
         for key, names in groups.items():

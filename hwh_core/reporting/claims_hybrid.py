@@ -153,8 +153,9 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
         size = (
             f"scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, {tokens:.3g} tokens"
         )
+        mix = "trained with a retrieval mix, which the paper does not have" if scale.retrieval_mix else ""
         evidence = requirements.hwh_files(scale, models[:1], file)[0]
-        notes = "; ".join(text for text in (size, selection.mix_note(scale), note) if text)
+        notes = "; ".join(text for text in (size, mix, note) if text)
         return from_parts(parts, evidence=evidence, n_samples=int(rows["n"].sum()), note=notes, report_only=report_only)
 
     return evaluate

@@ -83,6 +83,13 @@ def test_a_batch_depends_on_seed_and_step_alone(loader, prose):
     assert not np.array_equal(make_loader(prose, seed=4).batch(7), expected)
 
 
+def test_what_is_planted_depends_on_the_seed_and_the_number(loader, prose, planted):
+    keys = [{placement.pair.key for placement in placements} for _, _, placements in planted]
+    other = {placement.pair.key for placement in make_loader(prose, seed=4).plant(1, planted[0][1])[1]}
+    assert not other & keys[0]
+    assert not keys[0] & keys[1]
+
+
 def test_sequences_do_not_depend_on_the_batch_size(prose):
     small = np.concatenate([make_loader(prose, 2).batch(step) for step in range(6)])
     assert np.array_equal(small, np.concatenate([make_loader(prose, 6).batch(step) for step in range(2)]))

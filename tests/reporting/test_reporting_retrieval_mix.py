@@ -72,10 +72,10 @@ def test_claims_read_the_compared_models_alone(mixed):
 def test_claims_of_the_scale_and_the_ledger_name_the_mix(mixed):
     records = {record.id: record for record in ledger.evaluate(mixed)}
     for name in ("M1b-scaled", "B1-scaled", "B5-scaled"):
-        assert "retrieval mix, which the paper does not have: 50% of the sequences carry 10 facts" in records[name].note
+        assert "trained with a retrieval mix, which the paper does not have" in records[name].note
     lines = [line for line in ledger.deviations(mixed.preset) if "retrieval mix" in line]
     assert len(lines) == 1
-    assert "4 or 7 digits" in lines[0]
+    assert "50% of the sequences carry 10 facts with values of 4 or 7 digits" in lines[0]
     assert lines[0].endswith("Controls without the mix: transformer-nomix, hwh_std-nomix.")
     kinds = {row["model"]: row["kind"] for row in ledger.models_tried(mixed)}
     assert kinds["hwh/tiny/hwh_std-nomix"].endswith("control without the retrieval mix")
@@ -131,6 +131,20 @@ def test_a_control_in_a_scale_without_a_mix_is_refused():
     scale["models"] = [*scale["models"], CONTROLS[0]]
     with pytest.raises(ConfigError, match=r"'transformer-nomix' has retrieval_mix: false, but the scale 'tiny' has no"):
         presets.preset(scales=[scale])
+
+
+@pytest.mark.parametrize(
+    ("grids", "message"),
+    [
+        ([GRIDS[0], GRIDS[0]], "evaluation.niah.additional: name 'multikey_1_ruler' stands there twice"),
+        ([{"variant": "single_2", "wording": "ruler"}], "single_2 in the wording ruler is the main grid"),
+    ],
+)
+def test_additional_grids_are_others_than_the_main_one(grids, message):
+    data = with_mix().model_dump(mode="json")
+    data["evaluation"]["niah"]["additional"] = grids
+    with pytest.raises(ConfigError, match=message):
+        validate_preset(data, "imagined preset")
 
 
 def test_an_additional_grid_that_is_missing_is_named(mixed, tmp_path):
