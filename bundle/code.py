@@ -11,11 +11,11 @@ from .errors import BundleError
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What ``git`` prints, without white space at its ends. Raises :class:`BundleError` with git's own message."""
+    """What ``git`` prints, without white space at the end. Raises :class:`BundleError` with git's own message."""
     result = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise BundleError(f"git {arguments[0]} in {root}: {result.stderr.strip()}; pack from a clone of the repository")
-    return result.stdout.strip()
+    return result.stdout.rstrip()
 
 
 def uncommitted(root: Path) -> list[str]:

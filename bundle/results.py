@@ -16,6 +16,8 @@ from .errors import BundleError
 STEM = "results"
 # Quick rather than small: a machine that is paid by the minute packs them.
 LEVEL = 1
+# Compiled kernels: a run that goes on starts in seconds with them, in minutes without.
+KERNEL_CACHE = ".cache/triton"
 WEIGHTS = frozenset((".safetensors", ".pt", ".bin"))
 
 
@@ -37,7 +39,8 @@ def result_files(root: Path, preset: str, bundled: Mapping[str, Any], *, weights
     """Relative paths of what a run made below ``results/<preset>``, sorted.
 
     What came with the bundle (``bundled``: its files) and has not changed is left out, and so are temporary names and,
-    without ``weights``, weights and checkpoints.
+    without ``weights``, weights and checkpoints. With ``weights`` compiled kernels come along, for they serve a run
+    that goes on just as checkpoints do.
     """
     found = []
     for path in sorted((root / "results" / preset).rglob("*")):
@@ -46,6 +49,9 @@ def result_files(root: Path, preset: str, bundled: Mapping[str, Any], *, weights
             continue
         if (weights or not _is_weights(name)) and not _unchanged(path, bundled.get(name)):
             found.append(name)
+    if weights:
+        cached = (root / KERNEL_CACHE).rglob("*")
+        found += sorted(path.relative_to(root).as_posix() for path in cached if path.is_file())
     return found
 
 

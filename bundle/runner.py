@@ -26,7 +26,7 @@ from .archive import read_manifest, unpack_archive
 from .errors import BundleError
 from .install import check_machine, clean_environment, install
 from .parts import MIB
-from .results import pack_results, restore_results
+from .results import KERNEL_CACHE, pack_results, restore_results
 from .stopping import run_until
 
 STEM = "bundle"
@@ -90,15 +90,18 @@ def unpack(here: Path, root: Path, identity: str) -> None:
     manifest = unpack_archive(here, STEM, root)
     moved = [name for name in manifest["files"] if name.startswith(f"{records.RECORDS}/")]
     records.move_records(root, moved, manifest["root"])
+    # Where it is absent, Snakemake takes the records for those of an older version.
+    (root / records.UNFINISHED).mkdir(parents=True, exist_ok=True)
     started.rename(stamp)
     stamp.write_text(identity, encoding="utf-8")
 
 
-def workflow_environment(programs: Path) -> dict[str, str]:
+def workflow_environment(root: Path, programs: Path) -> dict[str, str]:
     """The environment of Snakemake: the installed programs first, every hub and index switched off."""
     environment = clean_environment()
     environment["PATH"] = os.pathsep.join([str(programs), environment.get("PATH", os.defpath)])
     offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "PIP_NO_INDEX")
+    environment.setdefault("TRITON_CACHE_DIR", str(root / KERNEL_CACHE))
     return {**environment, **dict.fromkeys(offline, "1"), "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -130,7 +133,7 @@ def run_targets(
     code, stopped = run_until(
         [*command, "--configfile", manifest["config"]],
         root,
-        workflow_environment(programs),
+        workflow_environment(root, programs),
         seconds=seconds,
         stopped=lambda: signals.number is not None,
         grace_seconds=arguments.grace_seconds,
