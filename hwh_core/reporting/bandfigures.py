@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -18,7 +18,10 @@ from .style import METRIC_TITLES
 
 @dataclass(frozen=True)
 class ConditionMaps:
-    """Maps of all seeds of one condition: rows are layers, seed after seed."""
+    """Maps of all seeds of one condition: rows are layers, seed after seed.
+
+    ``observed`` holds the RPD peak (frequency group) of every seed where it passed the null at initialisation.
+    """
 
     condition: Condition
     seeds: list[int]
@@ -27,11 +30,6 @@ class ConditionMaps:
     inv_freq: np.ndarray
     predicted: dict[str, float]
     observed: dict[int, float]
-
-    @property
-    def mean_observed(self) -> float:
-        """Mean over seeds of the peaks that passed the null at initialisation; NaN where none did."""
-        return float(np.mean(list(self.observed.values()))) if self.observed else float("nan")
 
     def profile(self, name: str) -> np.ndarray:
         """Mean over layers and seeds [frequency]."""
@@ -63,20 +61,37 @@ def collect(results: Results, condition: Condition, models: list[ControlledModel
     )
 
 
+# Most layer labels of one panel, and room for the labels of the seeds in points.
+LAYER_LABELS = 12
+SEED_LABEL_OFFSET = 17
+
+
+def seed_blocks(data: ConditionMaps) -> dict[int, np.ndarray]:
+    """Rows of every seed, from the top of the map."""
+    return {seed: np.flatnonzero(data.rows["seed"].to_numpy() == seed) for seed in data.seeds}
+
+
 def layer_rows(axis: Any, data: ConditionMaps) -> None:
-    """Row labels ``layer`` or, with several seeds, ``seed·layer``, and a white line between seeds."""
-    several = len(data.seeds) > 1
-    labels = [
-        f"s{seed} l{layer}" if several else str(layer)
-        for seed, layer in zip(data.rows["seed"], data.rows["layer"], strict=True)
-    ]
-    panels.integer_ticks(axis, labels, "y", 12)
-    if several:
-        for position in np.flatnonzero(np.diff(data.rows["seed"].to_numpy())):
-            axis.axhline(position + 0.5, color="white", linewidth=1.5)
-        axis.set_ylabel("seed, layer")
-    else:
-        axis.set_ylabel("layer")
+    """Number the layers and name the seed beside its rows, in all panels alike; a white line between seeds."""
+    step = int(np.ceil(len(data.rows) / LAYER_LABELS))
+    ticks = np.concatenate([rows[::step] for rows in seed_blocks(data).values()])
+    axis.set_yticks(ticks, data.rows["layer"].to_numpy()[ticks])
+    axis.set_ylabel("layer", labelpad=SEED_LABEL_OFFSET)
+    for seed, rows in seed_blocks(data).items():
+        axis.annotate(
+            f"seed {seed}", (0.0, rows.mean()), (-SEED_LABEL_OFFSET, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", rotation=90, ha="right", va="center", fontsize=6.5,
+        )  # fmt: skip
+        if rows[0] > 0:
+            axis.axhline(rows[0] - 0.5, color="white", linewidth=1.5)
+
+
+def mark_peaks(axis: Any, data: ConditionMaps) -> None:
+    """Predicted positions, and the observed one of every seed at the lower edge of its rows."""
+    panels.mark_predicted(axis, data.predicted)
+    for seed, rows in seed_blocks(data).items():
+        if seed in data.observed:
+            panels.mark_observed(axis, data.observed[seed], float(rows[-1]))
 
 
 def metric_map(
@@ -86,7 +101,7 @@ def metric_map(
     values = data.values[name]
     image = panels.map_panel(axis, values, name)
     panels.frequency_axis(axis, data.inv_freq, periods=periods, label=label)
-    panels.mark_bands(axis, data.predicted, data.mean_observed)
+    mark_peaks(axis, data)
     layer_rows(axis, data)
     panels.colour_bar(figure, image, axis, METRIC_TITLES[name])
     return with_condition(panels.long_maps(values, data.inv_freq, data.rows, name), data, "trained")
@@ -107,27 +122,27 @@ def with_condition(table: pd.DataFrame, data: ConditionMaps, quantity: str) -> p
     )
 
 
-def marks_legend(figure: Any) -> None:
-    """Legend of the predicted lines and of the observed peak."""
-    handles = [
-        plt.Line2D([], [], color="0.25", linestyle="--", linewidth=1.2),
-        plt.Line2D([], [], color="0.25", linestyle=":", linewidth=1.2),
-        plt.Line2D([], [], color=panels.OBSERVED, marker="^", linestyle="none"),
-    ]
+def marks_legend(figure: Any, collected: list[ConditionMaps], more: Sequence[tuple[Any, str]] = ()) -> None:
+    """Legend of the predicted lines and of the observed peaks, and ``more`` pairs of a handle and its label."""
+    missing = sum(len(data.seeds) - len(data.observed) for data in collected)
+    without = f"; {missing} of {sum(len(data.seeds) for data in collected)} have none" if missing else ""
+    handles = [*panels.predicted_handles(2), panels.observed_handle()]
     labels = [
         "predicted, x*=4.493 (covariance)",
         "predicted, x*=3.657 (Oka et al.)",
-        "observed RPD peak that passed the null at initialisation (mean over seeds)",
+        f"observed RPD peak, one a seed below its layers,\nwhere it passed the null at initialisation{without}",
     ]
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=6.5)
+    for handle, label in more:
+        handles.append(handle)
+        labels.append(label)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=6.5, handlelength=3)
 
 
 def settings_of(collected: list[ConditionMaps]) -> dict[str, Any]:
     """Conditions, seeds and peaks for the manifest."""
     return {
         "conditions": [
-            {"title": data.condition.title, "seeds": data.seeds, "observed": list(data.observed.values())}
-            for data in collected
+            {"title": data.condition.title, "seeds": data.seeds, "observed": data.observed} for data in collected
         ],
         "display": panels.DISPLAY_NOTE,
     }

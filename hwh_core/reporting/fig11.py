@@ -29,7 +29,7 @@ def draw(results: Results) -> Drawing:
         axis = axes[row, 2]
         image = panels.map_panel(axis, change, "rpd", signed=True)
         panels.frequency_axis(axis, data.inv_freq, label=last)
-        panels.mark_bands(axis, data.predicted, data.mean_observed)
+        bandfigures.mark_peaks(axis, data)
         bandfigures.layer_rows(axis, data)
         panels.colour_bar(figure, image, axis, "RPD − RPD at init")
         changed = panels.long_maps(change, data.inv_freq, data.rows, "rpd")
@@ -40,5 +40,5 @@ def draw(results: Results) -> Drawing:
     for axis, title in zip(axes[0], ("RFIS", "RPD", "RPD, trained − initialisation"), strict=True):
         axis.set_title(title, pad=3)
     figure.suptitle(f"Controlled Transformers with QKNorm (RFIS, RPD: {panels.DISPLAY_NOTE})")
-    bandfigures.marks_legend(figure)
+    bandfigures.marks_legend(figure, collected)
     return Drawing(figure, pd.concat(tables, ignore_index=True), bandfigures.settings_of(collected))

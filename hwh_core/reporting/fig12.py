@@ -10,28 +10,40 @@ from .results import Results
 from .selection import Condition, conditions
 from .style import OKABE_ITO, TEXT_WIDTH, Drawing
 
-LOOKS = {True: (OKABE_ITO["blue"], "-", "QKNorm"), False: (OKABE_ITO["vermillion"], "--", "no QKNorm")}
+# Colour, marker and name of the profile with and without QK-norm.
+LOOKS = {True: (OKABE_ITO["blue"], "o", "QKNorm"), False: (OKABE_ITO["purple"], "s", "no QKNorm")}
+PEAK_HEIGHT = 0.06
 
 
 def _profiles(axis, pair: list[bandfigures.ConditionMaps]) -> list[pd.DataFrame]:
     tables = []
     for data in pair:
-        colour, line, label = LOOKS[data.condition.qk_norm]
+        colour, marker, label = LOOKS[data.condition.qk_norm]
         profile = data.profile("rpd")
-        axis.plot(profile / profile.max(), color=colour, linestyle=line, label=label)
-        if data.observed:
-            axis.axvline(data.mean_observed, 0, 1 / 1.5, color=colour, linestyle=line, linewidth=0.7)
+        axis.plot(profile / profile.max(), color=colour, marker=marker, markersize=2.4, linewidth=1.0, label=label)
+        for peak in data.observed.values():
+            # Peaks with and without QK-norm can coincide.
+            panels.mark_observed(axis, peak, colour=colour, height=0.0 if data.condition.qk_norm else PEAK_HEIGHT)
         row = pd.DataFrame({"model": ["mean over layers and seeds"], "seed": [-1], "layer": [-1]})
         table = panels.long_maps((profile / profile.max())[None], data.inv_freq, row, "rpd")
         tables.append(bandfigures.with_condition(table, data, "profile relative to its maximum"))
-    axis.axvline(
-        pair[0].predicted["covariance"], 0, 1 / 1.5, color="0.4", linestyle=":", linewidth=1, label="predicted"
-    )
-    axis.set_ylim(0, 1.5)
-    axis.set_ylabel("RPD / its maximum")
-    axis.legend(loc="upper right", fontsize=6, handlelength=1.8)
+    axis.set_ylim(0, 1.05)
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    axis.set_ylabel("RPD / its maximum")
     return tables
+
+
+def _profile_handles(collected: list[bandfigures.ConditionMaps]) -> list[tuple[plt.Line2D, str]]:
+    """Legend handles and labels of the profiles and of the peaks below them."""
+    handles = []
+    for norm, (colour, marker, name) in LOOKS.items():
+        group = [data for data in collected if data.condition.qk_norm == norm]
+        if group:
+            line = plt.Line2D([], [], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
+            handles.append((line, f"right: mean profile, {name}"))
+        if any(data.observed for data in group):
+            handles.append((panels.observed_handle(colour), f"right: observed peak of each seed, {name}"))
+    return handles
 
 
 def draw(results: Results) -> Drawing:
@@ -44,7 +56,7 @@ def draw(results: Results) -> Drawing:
         pairs.append([bandfigures.collect(results, c, groups[c]) for c in chosen])
     heights = [1.5 + 0.11 * max(len(data.rows) for data in pair) for pair in pairs]
     figure, axes = plt.subplots(
-        len(pairs), 3, figsize=(TEXT_WIDTH, 1.0 + sum(heights)), layout="constrained", squeeze=False,
+        len(pairs), 3, figsize=(TEXT_WIDTH, 1.3 + sum(heights)), layout="constrained", squeeze=False,
         height_ratios=heights,
     )  # fmt: skip
     tables = []
@@ -59,8 +71,9 @@ def draw(results: Results) -> Drawing:
             axes[row, 0].text(0.5, 0.5, "QKNorm partner\nnot run", ha="center", va="center", fontsize=7)
         tables += _profiles(axes[row, 2], pair)
         panels.frequency_axis(axes[row, 2], pair[0].inv_freq, label=last)
+        panels.mark_predicted(axes[row, 2], pair[0].predicted)
         axes[row, 2].set_title("RPD, mean over layers", pad=3)
     figure.suptitle(f"Effect of QKNorm on the band (maps: {panels.DISPLAY_NOTE})")
-    bandfigures.marks_legend(figure)
     collected = [data for pair in pairs for data in pair]
+    bandfigures.marks_legend(figure, collected, _profile_handles(collected))
     return Drawing(figure, pd.concat(tables, ignore_index=True), bandfigures.settings_of(collected))

@@ -32,5 +32,5 @@ def draw(results: Results) -> Drawing:
     for row, name in enumerate(("rfis", "rpd")):
         axes[row, 0].set_ylabel(f"{METRIC_TITLES[name]}\n{axes[row, 0].get_ylabel()}")
     figure.suptitle(f"Controlled Transformers, mean over heads ({panels.DISPLAY_NOTE}; each panel its own scale)")
-    bandfigures.marks_legend(figure)
+    bandfigures.marks_legend(figure, collected)
     return Drawing(figure, pd.concat(tables, ignore_index=True), bandfigures.settings_of(collected))

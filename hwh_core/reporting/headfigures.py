@@ -39,17 +39,13 @@ def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]
 
 
 def band_legend(figure: Any, predicted: dict[str, float]) -> None:
-    """One legend below the panels that names the dashed lines; dark lines, since white ones would vanish on paper."""
+    """One legend below the panels that names the dashed lines, drawn as in the panels."""
     if not predicted:
         return
-    styles = ("--", ":", "-.", (0, (5, 1, 1, 1)))
-    lines = [
-        plt.Line2D([], [], color="0.25", linestyle=style, linewidth=1.2)
-        for style, _ in zip(styles * 4, predicted, strict=False)
-    ]
+    lines = panels.predicted_handles(len(predicted))
     longest = max((len(label) for label in predicted), default=0)
     columns = max(1, min(3, len(predicted), LEGEND_CHARACTERS // (longest + 8)))
-    figure.legend(lines, list(predicted), loc="outside lower center", ncols=columns, title="predicted")
+    figure.legend(lines, list(predicted), loc="outside lower center", ncols=columns, title="predicted", handlelength=3)
 
 
 def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, dict[str, np.ndarray], np.ndarray]:
@@ -83,7 +79,7 @@ def sorted_heads(results: Results, model: PretrainedModel, title: str) -> Drawin
         values = maps[name][order]
         image = panels.map_panel(axis, values, name)
         panels.frequency_axis(axis, inv_freq)
-        panels.mark_bands(axis, predicted)
+        panels.mark_predicted(axis, predicted)
         axis.set_title(METRIC_TITLES[name], pad=3)
         panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
         tables.append(panels.long_maps(values, inv_freq, heads[["layer", "head", "head_class", "qr", "ld"]], name))
@@ -114,7 +110,7 @@ def chosen_layers(results: Results, model: PretrainedModel, layers: list[int], t
             values = maps[name][order]
             image = panels.map_panel(axis, values, name)
             panels.frequency_axis(axis, inv_freq, periods=row == 0, label=row == len(layers) - 1)
-            panels.mark_bands(axis, predicted)
+            panels.mark_predicted(axis, predicted)
             panels.colour_bar(figure, image, axis, METRIC_TITLES[name])
             axis.set_title(f"layer {layer}: {METRIC_TITLES[name]}")
             keys = chosen[["layer", "head", "head_class", "s_ret", "qr", "ld"]].reset_index(drop=True)
@@ -139,22 +135,28 @@ def layer_means(results: Results, model: PretrainedModel, title: str) -> Drawing
         values = maps.layer_mean(name)
         image = panels.map_panel(axis, values, name)
         panels.frequency_axis(axis, maps.inv_freq, target=8)
-        panels.mark_bands(axis, predicted)
+        panels.mark_predicted(axis, predicted)
         panels.integer_ticks(axis, maps.layer_index.tolist(), "y", 10)
         axis.set_title(f"{METRIC_TITLES[name]}, mean over heads", pad=3)
         panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
         rows = pd.DataFrame({"layer": maps.layer_index})
         tables.append(panels.long_maps(values, maps.inv_freq, rows, name))
-    for centre in cluster_centres(bands):
-        axes[1].plot(
-            [centre], [0.0], marker="^", markersize=6, color=panels.OBSERVED, markeredgecolor="white", clip_on=False,
-            transform=axes[1].get_xaxis_transform(), linestyle="none", zorder=5,
-        )  # fmt: skip
+    centres = cluster_centres(bands)
+    for centre in centres:
+        panels.mark_observed(axes[1], centre)
     axes[0].set_ylabel("layer")
-    figure.suptitle(f"{model.title}: {title} (triangles: bands found in RPD)")
+    figure.suptitle(f"{model.title}: {title} ({triangles_note(centres)})")
     band_legend(figure, predicted)
-    settings = {"model": model.name, "predicted": predicted, "bands": cluster_centres(bands)}
+    settings = {"model": model.name, "predicted": predicted, "bands": centres}
     return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
+
+
+def triangles_note(centres: list[float]) -> str:
+    """What the triangles of :func:`layer_means` show, with their number and places."""
+    if not centres:
+        return "no band was found in RPD"
+    places = ", ".join(f"{centre:.1f}" for centre in centres)
+    return f"triangle{'s' * (len(centres) > 1)}: band{'s' * (len(centres) > 1)} found in RPD, r={places}"
 
 
 def cluster_centres(bands: dict) -> list[float]:

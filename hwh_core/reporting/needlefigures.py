@@ -31,7 +31,7 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
         label = ARCHITECTURE_TITLES.get(name, name)
         image = panels.needle_grid(axis, cells[cells["architecture"] == name], label, scale.length)
         if position % columns == 0:
-            axis.set_ylabel("depth (%)")
+            axis.set_ylabel("depth of the needle (%)")
         if position + columns >= len(names):
             axis.set_xlabel("context length (tokens)")
             axis.tick_params(labelbottom=True)
@@ -41,9 +41,10 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     seeds = sorted({sum(model.architecture == name for model in models) for name in names})
     mean = f"mean over {' or '.join(map(str, seeds))} seeds; " if seeds != [1] else ""
     mix = f"\n{textwrap.fill(mix_note(scale), 100)}" if mix_note(scale) else ""
+    border = panels.boundary_note(sorted(cells["length"].unique().tolist()), scale.length)
     figure.suptitle(
         f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
-        f"{mean}white curve: mean over depth, same 0 to 100% scale; dashed: training length{mix}",
+        f"{mean}white curve: mean over depth, read on the labels of the rows (0 to 100%)\n{border}{mix}",
         fontsize=8.5,
     )
     settings = {"scale": scale.name, "drawn": [model.name for model in models]}

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from matplotlib.lines import Line2D
 
 # Small values next to large ones: the square root is a mapping of colours only, numbers in the CSV are raw.
 DISPLAY_GAMMA = 0.5
 DISPLAY_NOTE = "colour ∝ √value, display only"
 OBSERVED = OKABE_ITO["vermillion"]
-MARK_SHARE = 0.16
+PREDICTED_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1)))
+# Length of a predicted mark as a share of the panel; marks nearer than this share of its width stand at other heights.
+MARK_SHARE = 0.13
+MARK_DISTANCE = 0.06
+MARK_LEVELS = 3
 OUTLINE = [patheffects.withStroke(linewidth=2.4, foreground="black")]
 THIN_OUTLINE = [patheffects.withStroke(linewidth=2.0, foreground="black")]
 
@@ -64,19 +69,58 @@ def frequency_axis(axis: Axes, inv_freq: np.ndarray, periods: bool = True, label
     top.set_xlabel("period (tokens)", fontsize=6.5, labelpad=2)
 
 
-def mark_bands(axis: Axes, predicted: dict[str, float], observed: float | None = None) -> None:
-    """Predicted positions as dashed lines at the upper and lower ends, so that they do not hide the band; an observed
-    one as a triangle at the lower edge."""
-    styles = ("--", ":", "-.", (0, (5, 1, 1, 1)))
-    for style, (label, index) in zip(styles * 4, predicted.items(), strict=False):
-        for low, high in ((0.0, MARK_SHARE), (1.0 - MARK_SHARE, 1.0)):
-            line = axis.axvline(index, low, high, color="white", linestyle=style, linewidth=1.0, label=label)
+def mark_levels(positions: list[float], distance: float) -> list[int]:
+    """Height level of every mark: 0, or the lowest of ``MARK_LEVELS`` that no earlier mark within ``distance`` has."""
+    levels: list[int] = []
+    for number, position in enumerate(positions):
+        near = {levels[other] for other in range(number) if abs(positions[other] - position) < distance}
+        levels.append(next((level for level in range(MARK_LEVELS) if level not in near), 0))
+    return levels
+
+
+def mark_predicted(axis: Axes, predicted: dict[str, float]) -> None:
+    """Predicted positions as dashed lines at the upper and lower ends, so that they do not hide the band.
+
+    Marks that nearly coincide stand one behind the other along the panel and not side by side.
+    """
+    left, right = axis.get_xlim()
+    levels = mark_levels(list(predicted.values()), MARK_DISTANCE * (right - left))
+    for style, level, (label, index) in zip(PREDICTED_STYLES * 4, levels, predicted.items(), strict=False):
+        low, high = level * (MARK_SHARE + 0.02), level * (MARK_SHARE + 0.02) + MARK_SHARE
+        for start, end in ((low, high), (1.0 - high, 1.0 - low)):
+            line = axis.axvline(index, start, end, color="white", linestyle=style, linewidth=1.0, label=label)
             line.set_path_effects(THIN_OUTLINE)
-    if observed is not None and np.isfinite(observed):
-        axis.plot(
-            [observed], [0.0], marker="^", markersize=6, color=OBSERVED, markeredgecolor="white", clip_on=False,
-            transform=axis.get_xaxis_transform(), linestyle="none", label="observed", zorder=5,
-        )  # fmt: skip
+
+
+def predicted_handles(count: int) -> list[Line2D]:
+    """Legend lines of the first ``count`` predicted marks, with the colours and outline of the drawn ones."""
+    from matplotlib.lines import Line2D
+
+    styles = (PREDICTED_STYLES * 4)[:count]
+    return [
+        Line2D([], [], color="white", linestyle=style, linewidth=1.0, path_effects=THIN_OUTLINE) for style in styles
+    ]
+
+
+def mark_observed(
+    axis: Axes, index: float, row: float | None = None, colour: str = OBSERVED, height: float = 0.0
+) -> None:
+    """An observed position as a triangle at the lower edge of the given ``row`` of a map.
+
+    Without a row it stands at ``height``, a share of the panel's height.
+    """
+    axis.plot(
+        [index], [height if row is None else row + 0.5], marker="^", markersize=6, color=colour,
+        markeredgecolor="white", clip_on=False, linestyle="none", label="observed", zorder=5,
+        transform=axis.get_xaxis_transform() if row is None else axis.transData,
+    )  # fmt: skip
+
+
+def observed_handle(colour: str = OBSERVED) -> Line2D:
+    """Legend marker of observed positions."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=colour, marker="^", markersize=6, markeredgecolor="white", linestyle="none")
 
 
 def map_panel(
@@ -105,6 +149,15 @@ def colour_bar(figure: Figure, image: AxesImage, axis: Any, label: str, **option
     bar.set_label(label, fontsize=7)
     bar.ax.tick_params(labelsize=6, length=2)
     bar.outline.set_linewidth(0.5)
+
+
+def outer_ticks(axis: Axes, labels: list[str], target: int = 6) -> None:
+    """Ticks at rows in even steps, the first and the last among them: at most ``target``, or at every row of few."""
+    last = len(labels) - 1
+    count = next((n for n in range(target, 2, -1) if last % (n - 1) == 0 and last >= n - 1), None)
+    step = last // (count - 1) if count else (1 if last < 2 * target else last)
+    positions = list(range(0, last + 1, step or 1))
+    axis.set_yticks(positions, [labels[position] for position in positions])
 
 
 def integer_ticks(axis: Axes, labels: list[Any], which: str = "y", target: int = 9) -> None:
@@ -156,20 +209,40 @@ def average_cells(cells: pd.DataFrame) -> pd.DataFrame:
 def needle_grid(axis: Axes, cells: pd.DataFrame, title: str, training_length: int) -> AxesImage:
     """Accuracy over length and depth of one architecture: 100% depth on top, the depth mean as a white curve.
 
-    ``cells`` are rows of :func:`average_cells`. The curve is read on the same 0 to 100% scale as the depth axis.
+    ``cells`` are rows of :func:`average_cells`: one column a length, one row a depth, parted by thin lines, since
+    neither axis is a scale of numbers. The curve is read on the same 0 to 100% scale as the labels of the rows. A
+    dashed line parts the lengths up to the training length from the longer ones where the grid has both.
     """
     matrix = cells.pivot(index="depth", columns="length", values="accuracy").sort_index(ascending=False)
     lengths, depths = list(matrix.columns), list(matrix.index)
     image = axis.imshow(matrix.to_numpy(), cmap=COLOUR_MAPS["accuracy"], vmin=0, vmax=100)
     integer_ticks(axis, [f"{length / 1024:g}K" if length >= 1024 else str(length) for length in lengths], "x", 8)
-    integer_ticks(axis, [f"{depth:g}" for depth in depths], "y", 6)
+    outer_ticks(axis, [f"{depth:g}" for depth in depths])
+    axis.set_xticks(np.arange(1, len(lengths)) - 0.5, minor=True)
+    axis.set_yticks(np.arange(1, len(depths)) - 0.5, minor=True)
+    axis.grid(which="minor", color="0.6", linewidth=0.3)
+    axis.tick_params(which="minor", length=0)
     # Row 0 is the largest depth; a mean of 100% lies in its centre, one of 0% in the centre of the last row.
     height = len(depths) - 1
     mean = matrix.mean(axis=0).to_numpy()
     curve = (1 - mean / 100) * height
     axis.plot(range(len(lengths)), curve, color="white", marker="o", markersize=2.6, path_effects=OUTLINE, zorder=4)
-    beyond = [i for i, length in enumerate(lengths) if length > training_length]
-    if beyond and beyond[0] > 0:
-        axis.axvline(beyond[0] - 0.5, color="white", linestyle="--", linewidth=1.0, path_effects=OUTLINE)
-    axis.set_title(title)
+    within = sum(length <= training_length for length in lengths)
+    if 0 < within < len(lengths):
+        axis.axvline(within - 0.5, color="white", linestyle="--", linewidth=1.0, path_effects=OUTLINE)
+        for text, side, shift in (("≤ L", "right", -3), ("> L", "left", 3)):
+            axis.annotate(
+                text, (within - 0.5, 1.0), (shift, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                ha=side, va="bottom", fontsize=6.5,
+            )  # fmt: skip
+    axis.set_title(title, pad=12)
     return image
+
+
+def boundary_note(lengths: list[int], training_length: int) -> str:
+    """What the dashed line of :func:`needle_grid` parts, in words; without a line why there is none."""
+    within, beyond = [n for n in lengths if n <= training_length], [n for n in lengths if n > training_length]
+    if within and beyond:
+        parted = f"{max(within)} | {min(beyond)}"
+        return f"dashed: border between columns up to the training length and longer ones ({parted} tokens)"
+    return f"all lengths are {'up to' if within else 'beyond'} the training length"

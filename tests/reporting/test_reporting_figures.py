@@ -68,6 +68,110 @@ def test_a_band_that_did_not_pass_the_null_is_not_marked_as_observed(tmp_path):
     assert drawing.data["observed_peak"].isna().all()
 
 
+def triangles(axis) -> list[float]:
+    """Places of the observed marks of a panel."""
+    return sorted(float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == "^")
+
+
+@pytest.mark.parametrize("number", [3, 11, 12])
+def test_observed_peaks_are_marked_one_a_seed_and_never_as_their_mean(tmp_path, number):
+    preset = presets.preset()
+    names = [model.name for model in preset.controlled.models]
+    peaks = dict(zip(names, (13.97, 10.31, 7.2, 6.0, 11.8, 13.9), strict=True))
+    tree.write_controlled(tmp_path, preset, peaks=peaks)
+    drawing = draw(type("Case", (), {"results": lambda self: Results(tmp_path, preset)})(), number)
+    maps = [axis for axis in drawing.figure.axes if any(t.get_text().startswith("seed ") for t in axis.texts)]
+    marked = {tuple(triangles(axis)) for axis in maps}
+    base = {(10.31, 13.97)}
+    expected = base | ({(13.9,)} if number == 12 else {(6.0, 7.2), (11.8,)})
+    assert marked == expected
+    seeds = drawing.data[drawing.data["seed"] >= 0]
+    assert {tuple(sorted(rows["observed_peak"].unique())) for _, rows in seeds.groupby(
+        ["rope_theta", "length_tokens", "qk_norm"])} == expected  # fmt: skip
+    legend = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert any("one a seed" in text for text in legend)
+    assert not any("mean over seeds" in text for text in legend)
+
+
+def test_a_peak_stands_at_the_lower_edge_of_the_layers_of_its_seed(laptop):
+    axis = draw(laptop, 3).figure.axes[0]
+    marks = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines if line.get_marker() == "^"]
+    peak = predicted_index(64, 1e4, 256)
+    np.testing.assert_allclose(marks, [(peak, 3.5), (peak + 0.1, 7.5)])
+
+
+@pytest.mark.parametrize("number", [3, 11, 12])
+def test_rows_are_named_alike_with_one_seed_and_with_several(laptop, number):
+    named = set()
+    for axis in draw(laptop, number).figure.axes:
+        seeds = [text.get_text() for text in axis.texts if text.get_text().startswith("seed ")]
+        if not seeds:
+            continue
+        named.add(tuple(seeds))
+        assert [label.get_text() for label in axis.get_yticklabels()] == ["0", "1", "2", "3"] * len(seeds)
+    assert named == {("seed 0", "seed 1"), ("seed 0",)}
+
+
+def test_the_profiles_of_figure_12_are_all_in_the_legend_and_within_their_axis(laptop):
+    figure = draw(laptop, 12).figure
+    axis = next(axis for axis in figure.axes if axis.get_ylabel() == "RPD / its maximum")
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    curves = [line for line in axis.lines if len(line.get_xdata()) == 32]
+    handles = figure.legends[0].legend_handles
+    assert {line.get_color() for line in curves} <= {handle.get_color() for handle in handles}
+    assert [label for label in labels if label.startswith("right: mean profile")] == [
+        "right: mean profile, QKNorm", "right: mean profile, no QKNorm"
+    ]  # fmt: skip
+    assert axis.get_ylim()[1] < 1.1
+    assert axis.get_yticks()[-1] == 1.0
+    assert len(triangles(axis)) == 3
+    lines = [line for line in axis.lines if len(line.get_xdata()) == 2]
+    assert {line.get_linestyle() for line in lines} == {"--", ":"}
+
+
+@pytest.mark.parametrize("number", [2, 3, 9, 11, 12])
+def test_legend_lines_look_like_the_drawn_ones(laptop, number):
+    figure = draw(laptop, number).figure
+    drawn = {
+        (line.get_linestyle(), line.get_color(), line.get_linewidth())
+        for axis in figure.axes
+        for line in axis.lines
+        if line.get_path_effects() == panels.THIN_OUTLINE
+    }
+    handles = [h for h in figure.legends[0].legend_handles if h.get_path_effects() == panels.THIN_OUTLINE]
+    assert drawn
+    assert {(h.get_linestyle(), h.get_color(), h.get_linewidth()) for h in handles} == drawn
+
+
+def test_predicted_marks_that_nearly_coincide_stand_at_different_heights():
+    assert panels.mark_levels([20.9, 17.0, 21.3], 1.5) == [0, 0, 1]
+    assert panels.mark_levels([1.0, 1.1, 1.2, 1.3], 1.5) == [0, 1, 2, 0]
+    use_style()
+    figure, axis = plt.subplots()
+    panels.frequency_axis(axis, inverse_frequencies(64, 1e4))
+    panels.mark_predicted(axis, {"a": 20.9, "b": 21.3})
+    spans = {line.get_label(): sorted(line.get_ydata()) for line in axis.lines[::2]}
+    plt.close(figure)
+    assert spans["a"][1] < spans["b"][0]
+
+
+def test_the_title_of_layer_means_counts_its_triangles(laptop, tmp_path):
+    figure = draw(laptop, 9).figure
+    assert len(triangles(figure.axes[1])) == 2
+    assert "(triangles: bands found in RPD, r=13.2, 19.2)" in figure._suptitle.get_text()
+    tree.write_pretrained(tmp_path, laptop.preset)
+    path = tmp_path / "pretrained/smollm2-135m/bands.json"
+    bands = json.loads(path.read_text())
+    for clusters, note in (
+        (bands["clusters"][:1], "(triangle: band found in RPD, r=13.2)"),
+        ([], "(no band was found"),
+    ):
+        tree.put_json(path, bands | {"clusters": clusters})
+        alone = draw(type("Case", (), {"results": lambda self: Results(tmp_path, laptop.preset)})(), 9).figure
+        assert len(triangles(alone.axes[1])) == len(clusters)
+        assert note in alone._suptitle.get_text()
+
+
 def test_figure_11_subtracts_the_model_at_initialisation(laptop):
     data = draw(laptop, 11).data
     change = data[data["quantity"] == "trained minus initialisation"].reset_index(drop=True)
@@ -108,6 +212,34 @@ def test_a_needle_grid_has_full_depth_on_top_and_the_mean_on_the_same_scale():
     np.testing.assert_allclose(curve.get_ydata(), (1 - 1 / 3) * 2)
     boundary = next(line for line in axis.lines if line.get_linestyle() == "--")
     assert boundary.get_xdata()[0] == pytest.approx(1.5)
+    assert [text.get_text() for text in axis.texts] == ["≤ L", "> L"]
+    # Lines between the cells: 0 and 100% are whole rows.
+    np.testing.assert_allclose(axis.get_yticks(minor=True), [0.5, 1.5])
+    np.testing.assert_allclose(axis.get_xticks(minor=True), [0.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("training_length", "note", "lines"),
+    [(256, "(256 | 512 tokens)", 1), (300, "(256 | 512 tokens)", 1), (64, "all lengths are beyond", 0),
+     (512, "all lengths are up to", 0)],
+)  # fmt: skip
+def test_the_title_says_where_the_dashed_line_stands(training_length, note, lines):
+    use_style()
+    figure, axis = plt.subplots()
+    panels.needle_grid(axis, cells(lambda n, d: 0.0), "GDN", training_length)
+    plt.close(figure)
+    assert note in panels.boundary_note([128, 256, 512], training_length)
+    assert sum(line.get_linestyle() == "--" for line in axis.lines) == lines
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(1, [0]), (3, [0, 1, 2]), (5, [0, 1, 2, 3, 4]), (8, list(range(8))),
+                                                (11, [0, 2, 4, 6, 8, 10]), (21, [0, 4, 8, 12, 16, 20])])  # fmt: skip
+def test_depth_ticks_hold_the_outer_rows(rows, expected):
+    use_style()
+    figure, axis = plt.subplots()
+    panels.outer_ticks(axis, [str(row) for row in range(rows)])
+    plt.close(figure)
+    assert axis.get_yticks().tolist() == expected
 
 
 @pytest.mark.parametrize(("percent", "row"), [(100.0, 0.0), (50.0, 1.0), (0.0, 2.0)])
