@@ -86,7 +86,11 @@ def _accelerator(preset: PresetConfig, machine: Machine) -> Iterator[Need]:
             absent = [
                 n for n, v in (("a C++ compiler", machine.compiler), ("Python.h", machine.python_header)) if not v
             ]
-            yield Need("torch.compile", "slower", f"no {' and no '.join(absent)}; everything runs, probes and long trainings slower")
+            yield Need(
+                "torch.compile",
+                "slower",
+                f"no {' and no '.join(absent)}; everything runs, probes and long trainings slower",
+            )
         return
     fit = [card for card in machine.accelerators if card.bfloat16]
     if fit:

@@ -25,6 +25,7 @@ CONDA_NAMES = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
 ENVIRONMENTS = sorted((ROOT / "workflow" / "envs").glob("*.yaml"))
 # Imported only where they are usable: requirements/gpu.txt brings them.
 GPU_MODULES = {"fla", "triton"}
+OWN = {"hwh_core", "hwh_kernels", "benchmarks", "bundle"}
 # Comes with pip, and torch brings its own.
 UNPINNED = {"pip"}
 
@@ -66,7 +67,7 @@ def third_party(files: list[Path]) -> dict[str, Path]:
                 names = [node.module]
             for name in names:
                 top = name.split(".")[0]
-                if top not in sys.stdlib_module_names and top not in {"hwh_core", "hwh_kernels"}:
+                if top not in sys.stdlib_module_names and top not in OWN:
                     found.setdefault(top, file.relative_to(ROOT))
     return found
 
