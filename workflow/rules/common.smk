@@ -247,4 +247,12 @@ def evaluation_settings(wildcards, **more):
 
 def niah_settings(wildcards, **more):
     unseen = {"unseen_only": True} if UNSEEN_ONLY else {}
-    return evaluation_settings(wildcards, niah=PRESET.evaluation.niah, **unseen, **more)
+    evaluation = PRESET.evaluation
+    return evaluation_settings(
+        wildcards,
+        niah=evaluation.niah,
+        batch_tokens=evaluation.batch_tokens,
+        add_bos=evaluation.add_bos,
+        **unseen,
+        **more,
+    )
