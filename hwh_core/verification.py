@@ -1,4 +1,8 @@
-"""Whether artifacts still follow from their inputs, settings and code, read from their manifests."""
+"""Whether artifacts still follow from their inputs, settings and code, read from their manifests.
+
+Folders of reference results (results/reference/<preset>) keep the small results of a run: no weights, maps or stores.
+What their manifests name and the folder does not hold is counted as not kept, and says nothing against an artifact.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .config import PresetConfig
 from .files import sha256_of
@@ -19,17 +23,47 @@ SUFFIX = ".manifest.json"
 FAMILIES = ("controlled", "pretrained", "hwh")
 
 
+# Folder below results/ that holds reference results, by preset.
+REFERENCE = "reference"
+# Kinds of reasons and what they mean, in the order in which they are counted.
+KINDS = {
+    "artifact": "the artifact or a file made with it was changed or is gone",
+    "input": "an input has changed or is gone",
+    "settings": "settings differ from the preset",
+    "code": "the code that made it has changed",
+    "source": "made from an artifact that no longer follows",
+}
+
+
+class Reason(NamedTuple):
+    """Why an artifact no longer follows: one of :data:`KINDS`, and the reason in words."""
+
+    kind: str
+    text: str
+
+
 @dataclass
 class Finding:
-    """One artifact and the reasons why it no longer follows; none when it does."""
+    """One artifact and the reasons why it no longer follows; none when it does.
+
+    ``not_kept`` are the files that its manifest names and a folder of reference results does not hold; ``untraced`` the
+    inputs from the same results folder that no manifest covers, so that what changed before them is not seen.
+    """
 
     artifact: Path
-    reasons: list[str] = field(default_factory=list)
+    causes: list[Reason] = field(default_factory=list)
+    not_kept: list[Path] = field(default_factory=list)
+    untraced: list[Path] = field(default_factory=list)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons in words."""
+        return [reason.text for reason in self.causes]
 
     @property
     def follows(self) -> bool:
         """Whether the artifact is what its inputs, settings and code give."""
-        return not self.reasons
+        return not self.causes
 
 
 def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
@@ -123,7 +157,9 @@ class Verifier:
         self.folder = folder
         self.preset = preset.model_dump(mode="json")
         self.root = root
+        self.reference = folder.resolve().parent.name == REFERENCE
         self._hashes: dict[Path, str] = {}
+        self._makers = dict(self._made())
 
     def _hash(self, path: Path) -> str:
         resolved = path.resolve()
@@ -141,49 +177,84 @@ class Verifier:
             part["hwh"] = {"scales": [scale for scale in part["hwh"]["scales"] if scale["name"] == below[0]]}
         return part
 
-    def _own_reasons(self, artifact: Path, manifest: dict[str, Any]) -> Iterator[str]:
-        if not artifact.exists():
-            yield "it is gone"
-        elif self._hash(artifact) != manifest["sha256"]:
-            yield "it was changed after it had been made"
+    def _made(self) -> Iterator[tuple[Path, Path]]:
+        """Every file that a manifest covers, with its artifact: the artifact itself and what was made beside it."""
+        for artifact, manifest in self.manifests.items():
+            for name in manifest.get("beside", {}):
+                yield artifact.with_name(name).resolve(), artifact
+        for artifact in self.manifests:
+            yield artifact.resolve(), artifact
+
+    def _input(self, name: str) -> Path:
+        """Where an input lies: below the root, and of reference results in their own folder."""
+        parts = Path(name).parts
+        if self.reference and parts[:2] == ("results", self.folder.resolve().name):
+            return self.folder.joinpath(*parts[2:])
+        return self.root / name
+
+    def _maker(self, path: Path) -> Path | None:
+        """The artifact that a file is, was made beside, or lies in."""
+        resolved = path.resolve()
+        return next((self._makers[p] for p in (resolved, *resolved.parents) if p in self._makers), None)
+
+    def _kept(self, path: Path) -> bool:
+        """Whether a file can be compared; of a folder, reference results may keep a part only."""
+        return path.exists() and not (self.reference and path.is_dir())
+
+    def _file_reasons(self, finding: Finding, manifest: dict[str, Any]) -> Iterator[Reason]:
+        """Files that are gone or differ; adds to ``finding`` what was not kept."""
+        artifact = finding.artifact
+        files = [("artifact", artifact, manifest["sha256"], "it", "was changed after it had been made")]
         for name, expected in manifest.get("beside", {}).items():
-            path = artifact.with_name(name)
-            if not path.exists():
-                yield f"{name}, made with it, is gone"
-            elif self._hash(path) != expected:
-                yield f"{name}, made with it, was changed"
+            files.append(("artifact", artifact.with_name(name), expected, f"{name}, made with it,", "was changed"))
         for name, expected in manifest["inputs"].items():
-            path = self.root / name
-            if not path.exists():
-                yield f"input {name} is gone"
-            elif self._hash(path) != expected:
-                yield f"input {name} has changed"
+            files.append(("input", self._input(name), expected, f"input {name}", "has changed"))
+        for kind, path, expected, name, changed in files:
+            if self._kept(path):
+                if self._hash(path) != expected:
+                    yield Reason(kind, f"{name} {changed}")
+            elif self.reference:
+                finding.not_kept.append(path)
+            else:
+                yield Reason(kind, f"{name} is gone")
+
+    def _own_reasons(self, finding: Finding, manifest: dict[str, Any]) -> Iterator[Reason]:
+        artifact = finding.artifact
+        yield from self._file_reasons(finding, manifest)
         settings = manifest["settings"]
         whole = {"settings": settings} if "name" in settings else settings
         differences = settings_differences(whole, self._part(artifact))
         if differences:
-            yield f"settings differ from the preset: {', '.join(differences)}"
+            yield Reason("settings", f"settings differ from the preset: {', '.join(differences)}")
         script = manifest["script"]
         if manifest["code_hash"] is not None:
             if not (ROOT / script).is_file():
-                yield f"its program {script} is gone"
+                yield Reason("code", f"its program {script} is gone")
             elif code_hash(script) != manifest["code_hash"]:
-                yield f"the code that {script} runs has changed"
+                yield Reason("code", f"the code that {script} runs has changed")
 
     def check(self) -> list[Finding]:
         """One finding an artifact, sorted by path; an artifact made from one that no longer follows says so."""
-        findings = {}
+        findings, sources = {}, {}
+        inside = self.folder.resolve()
         for artifact, manifest in progress(self.manifests.items(), "checking manifests", len(self.manifests)):
-            findings[artifact] = Finding(artifact, list(self._own_reasons(artifact, manifest)))
-        by_path = {artifact.resolve(): artifact for artifact in findings}
+            finding = findings[artifact] = Finding(artifact)
+            finding.causes += self._own_reasons(finding, manifest)
+            paths = [self._input(name) for name in manifest["inputs"]]
+            makers = [self._maker(path) for path in paths]
+            sources[artifact] = [maker for maker in dict.fromkeys(makers) if maker not in (None, artifact)]
+            finding.untraced += [
+                path
+                for path, maker in zip(paths, makers, strict=True)
+                if maker is None and path.resolve().is_relative_to(inside)
+            ]
         stale = {artifact for artifact, finding in findings.items() if not finding.follows}
         while stale:
             reached = set()
-            for artifact, manifest in self.manifests.items():
-                sources = [by_path.get((self.root / name).resolve()) for name in manifest["inputs"]]
-                for source in dict.fromkeys(s for s in sources if s in stale and s != artifact):
-                    if findings[artifact].follows:
+            for artifact, finding in findings.items():
+                for source in (source for source in sources[artifact] if source in stale):
+                    if finding.follows:
                         reached.add(artifact)
-                    findings[artifact].reasons.append(f"made from {source}, which no longer follows")
+                    finding.causes.append(Reason("source", f"made from stale {source}"))
             stale = reached
         return [findings[artifact] for artifact in sorted(findings)]

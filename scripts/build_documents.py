@@ -35,8 +35,15 @@ def main() -> None:
         progress=lambda documents, what: tqdm(documents, desc=what, unit=" docs", disable=not sys.stderr.isatty()),
     )
     inputs = list(arguments.sources)
+    # One manifest for all that was made: tokenizer and token stores read the documents, not the summary.
+    beside = {record["splits"][split]["file"]: record["splits"][split]["sha256"] for split in SPLITS}
     write_manifest(
-        arguments.output / "documents.json", inputs=inputs, settings=settings, seed=settings["seed"], started=started
+        arguments.output / "documents.json",
+        inputs=inputs,
+        settings=settings,
+        seed=settings["seed"],
+        started=started,
+        extra={"beside": beside},
     )
     for split in SPLITS:
         part = record["splits"][split]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from hwh_core import cli, verification
+from hwh_core.commands.verify import short_line, summary
 from hwh_core.config import load_preset, validate_preset
 from hwh_core.files import sha256_of
-from hwh_core.provenance import write_manifest
+from hwh_core.provenance import ROOT, write_manifest
 from hwh_core.scripting import UserError
-from hwh_core.verification import Verifier, settings_differences
+from hwh_core.verification import Finding, Reason, Verifier, settings_differences
 
 PROGRAM = "requirements/update.py"
 
@@ -69,7 +73,7 @@ def test_changed_source_reaches_everything_below_it(results, minimal_preset):
     Path("source.txt").write_text("other", encoding="utf-8")
     found = check(results, minimal_preset)
     assert found["probe.npz"] == "input source.txt has changed"
-    assert found["band.json"] == "made from results/minimal/controlled/base/probe.npz, which no longer follows"
+    assert found["band.json"] == "made from stale results/minimal/controlled/base/probe.npz"
     assert "fig4.csv" not in found
 
 
@@ -83,6 +87,137 @@ def test_files_made_beside_an_artifact_are_checked(results, minimal_preset):
     assert check(results, minimal_preset) == {"fig4.csv": "fig4.png, made with it, was changed"}
     beside.unlink()
     assert check(results, minimal_preset) == {"fig4.csv": "fig4.png, made with it, is gone"}
+
+
+def test_what_was_made_beside_an_artifact_hands_its_staleness_on(results, minimal_preset):
+    """As documents and their summary: the manifest stands beside the summary, the next step reads the documents."""
+    source, documents = Path("source.txt"), results / "train.jsonl.zst"
+    documents.write_bytes(b"documents")
+    extra = {"beside": {documents.name: sha256_of(documents)}}
+    write_manifest(results / "fig4.csv", inputs=[source], settings={}, started=time.time(), script=PROGRAM, extra=extra)
+    (results / "tokenizer").mkdir()
+    (results / "tokenizer/tokenizer.json").write_text("{}", encoding="utf-8")
+    write_manifest(results / "tokenizer", inputs=[documents], settings={}, started=time.time(), script=PROGRAM)
+    # A file inside a folder that has a manifest belongs to that folder.
+    (results / "scores.csv").write_text("x", encoding="utf-8")
+    inputs = [results / "tokenizer/tokenizer.json"]
+    write_manifest(results / "scores.csv", inputs=inputs, settings={}, started=time.time(), script=PROGRAM)
+    assert check(results, minimal_preset) == {}
+    source.write_text("other", encoding="utf-8")
+    found = check(results, minimal_preset)
+    assert found["fig4.csv"] == "input source.txt has changed"
+    assert found["tokenizer"] == "made from stale results/minimal/fig4.csv"
+    assert found["scores.csv"] == "made from stale results/minimal/tokenizer"
+
+
+def test_the_step_that_builds_documents_covers_all_its_outputs(tmp_path, minimal_preset, monkeypatch):
+    from hwh_core.data.sources import write_source
+
+    monkeypatch.chdir(tmp_path)
+    source, folder = Path("sources/prose.jsonl.zst"), Path("results/minimal/data/documents")
+    source.parent.mkdir()
+    texts = [f"text number {number} " * 20 for number in range(20)]
+    documents = [{"id": f"prose/{n}", "source": "prose", "title": "", "text": text} for n, text in enumerate(texts)]
+    write_source(documents, "prose", source)
+    settings = {"minimum_bytes": 10, "held_out_fraction": 0.1, "seed": 0}
+    program = ROOT / "scripts" / "build_documents.py"
+    command = ["--settings", json.dumps(settings), "--sources", str(source), "--output", str(folder)]
+    done = subprocess.run([sys.executable, str(program), *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((folder / "documents.json.manifest.json").read_text(encoding="utf-8"))
+    outputs = {path.name for path in folder.iterdir()} - {"documents.json.manifest.json"}
+    assert {manifest["artifact"], *manifest["beside"]} == outputs
+    assert manifest["beside"] == {name: sha256_of(folder / name) for name in outputs - {"documents.json"}}
+    store = folder.parent / "train"
+    store.mkdir()
+    inputs = [folder / "train.jsonl.zst"]
+    write_manifest(store, inputs=inputs, settings={}, started=time.time(), script=PROGRAM)
+    for key, value in {"minimum_bytes": 10, "held_out_fraction": 0.1}.items():
+        minimal_preset["data"][key] = value
+    minimal_preset["seed"] = 0
+    assert check(folder.parents[1], minimal_preset) == {}
+    source.write_bytes(source.read_bytes() + b"x")
+    assert set(check(folder.parents[1], minimal_preset)) == {"documents.json", "train"}
+
+
+def test_inputs_that_no_manifest_covers_are_named(results, minimal_preset):
+    loose = results / "controlled/base/metrics.json"
+    loose.write_text("{}", encoding="utf-8")
+    write_manifest(
+        results / "fig4.csv", inputs=[loose, Path("source.txt")], settings={}, started=time.time(), script=PROGRAM
+    )
+    findings = Verifier(results, validate_preset(minimal_preset, "test"), Path()).check()
+    assert [path for finding in findings for path in finding.untraced] == [loose]
+    assert summary(findings, False)[-1] == "made here without a manifest, so not traced further: metrics.json"
+
+
+@pytest.fixture
+def reference(results):
+    """The small results of the chain, kept below results/reference: the probe is left out, its manifest stays."""
+    folder = Path("results/reference/minimal")
+    shutil.copytree(results, folder)
+    (folder / "controlled/base/probe.npz").unlink()
+    Path("source.txt").unlink()
+    shutil.rmtree(results)
+    return folder
+
+
+def test_what_reference_results_leave_out_does_not_make_them_stale(reference, minimal_preset):
+    findings = Verifier(reference, validate_preset(minimal_preset, "test"), Path()).check()
+    assert all(finding.follows for finding in findings)
+    assert {path.name for finding in findings for path in finding.not_kept} == {"probe.npz", "source.txt"}
+    assert summary(findings, True) == [
+        "3 artifacts checked, 0 no longer follow from their inputs, settings and code",
+        "inputs not kept here: 1 (reference results; of 1 artifacts the manifest alone)",
+    ]
+
+
+def test_reference_results_are_held_against_what_they_keep(reference, minimal_preset, monkeypatch):
+    # A run of one's own with other content says nothing of the reference.
+    own = Path("results/minimal/controlled/base/probe.npz")
+    own.parent.mkdir(parents=True)
+    own.write_text("of another run", encoding="utf-8")
+    assert check(reference, minimal_preset) == {}
+    (reference / "fig4.csv").write_text("edited", encoding="utf-8")
+    assert check(reference, minimal_preset) == {"fig4.csv": "it was changed after it had been made"}
+    (reference / "controlled/base/probe.npz").write_text("edited", encoding="utf-8")
+    found = check(reference, minimal_preset)
+    assert "input results/minimal/controlled/base/probe.npz has changed" in found["band.json"]
+    monkeypatch.setattr(verification, "code_hash", lambda script: "0" * 16)
+    assert set(check(reference, minimal_preset)) == {"probe.npz", "band.json", "fig4.csv"}
+
+
+def test_lines_are_short_and_counted_by_kind(results, minimal_preset):
+    inputs = []
+    for number in range(40):
+        path = results / f"controlled/a_model_with_a_rather_long_name_{number:02}/probe_x0.5.npz"
+        path.parent.mkdir()
+        path.write_text("probe", encoding="utf-8")
+        inputs.append(path)
+    write_manifest(results / "fig4.csv", inputs=inputs, settings={}, started=time.time(), script=PROGRAM)
+    Path("source.txt").write_text("other", encoding="utf-8")
+    for path in inputs:
+        path.unlink()
+    findings = Verifier(results, validate_preset(minimal_preset, "test"), Path()).check()
+    lines = {f.artifact.name: short_line(f, results) for f in findings if not f.follows}
+    assert max(map(len, lines.values())) <= 150
+    assert lines["fig4.csv"].startswith(
+        "results/minimal/fig4.csv: input controlled/a_model_with_a_rather_long_name_00/"
+    )
+    assert lines["fig4.csv"].endswith(", and 39 more")
+    counted = summary(findings, False)
+    assert counted[0].startswith("3 artifacts checked, 3 no longer follow")
+    assert counted[1:3] == [
+        "  2: an input has changed or is gone (2 for this reason alone)",
+        "  1: made from an artifact that no longer follows (1 for this reason alone)",
+    ]
+
+
+def test_a_reason_that_is_too_long_is_cut_and_the_count_stays():
+    reasons = [Reason("settings", f"settings differ from the preset: {'training.optimizer.kind, ' * 30}")] * 3
+    line = short_line(Finding(Path("results/laptop/hwh/tiny/gdn_s0/model"), reasons), Path("results/laptop"))
+    assert len(line) == 150
+    assert line.endswith("…, and 2 more")
 
 
 def test_settings_that_are_one_entry_of_the_preset(results, minimal_preset):
