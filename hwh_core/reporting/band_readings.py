@@ -13,7 +13,7 @@ import numpy as np
 
 from . import requirements, selection
 from .claim_model import Part
-from .intervals import Interval, combine, stderr_of, verdict
+from .intervals import UNLIMITED, Interval, Range, combine, stderr_of, verdict
 from .results import Results
 from .selection import PAPER_LENGTH, Condition
 
@@ -57,10 +57,29 @@ def passed(bands: list[dict]) -> list[bool]:
     return [band["factors"]["1"]["verdict"] == "peak" for band in bands]
 
 
+def groups_of(results: Results) -> Range:
+    """First and last frequency group of the controlled models: no index lies outside."""
+    return 0.0, results.preset.controlled.shape.attention_head_dim / 2 - 1
+
+
+def shifts_of(groups: Range) -> Range:
+    """Least and greatest difference of two indices."""
+    return groups[0] - groups[1], groups[1] - groups[0]
+
+
 def band_part(
-    label: str, bands: list[dict], read: Callable[[dict], Reading | None], low: float = -np.inf, high: float = np.inf
+    label: str,
+    bands: list[dict],
+    read: Callable[[dict], Reading | None],
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    possible: Range = UNLIMITED,
 ) -> Part:
-    """Test a reading of band.json over the seeds of a condition against [low, high]."""
+    """Test a reading of band.json over the seeds of a condition against [low, high].
+
+    The interval of the part is cut to the ``possible`` values of the quantity after its verdict was found.
+    """
     good = passed(bands)
     readings = [read(band) for band, ok in zip(bands, good, strict=True) if ok]
     values = [reading for reading in readings if reading is not None]
@@ -71,9 +90,9 @@ def band_part(
     interval = combined(values)
     if len(values) < len(bands):
         note = f"seeds disagree: a band above the null at initialisation in {len(values)} of {len(bands)}"
-        return Part(label, interval, "inconclusive", note)
+        return Part(label, interval.within(possible), "inconclusive", note)
     note = "one seed: the spread over seeds is unknown" if len(values) == 1 else ""
-    return Part(label, interval, verdict(interval, low, high), note)
+    return Part(label, interval.within(possible), verdict(interval, low, high), note)
 
 
 def combined(values: list[Reading]) -> Interval:
@@ -120,14 +139,21 @@ def paired(first: dict[int, Reading], second: dict[int, Reading]) -> list[Readin
 
 
 def paired_part(
-    label: str, results: Results, pair: tuple[Condition, Condition], values: list[Reading], **limits
+    label: str,
+    results: Results,
+    pair: tuple[Condition, Condition],
+    values: list[Reading],
+    *,
+    possible: Range = UNLIMITED,
+    **limits,
 ) -> Part:
-    """A part about differences between two conditions, paired by seed."""
+    """A part about differences between two conditions, paired by seed; ``possible`` as in :func:`band_part`."""
     complete = all(all(passed(bands_of(results, condition))) for condition in pair)
     if not values:
         return Part(label, None, "inconclusive", "no seed has a band above the null in both conditions")
     interval = combined(values)
     if not complete:
-        return Part(label, interval, "inconclusive", "not every seed has a band above the null at initialisation")
+        note = "not every seed has a band above the null at initialisation"
+        return Part(label, interval.within(possible), "inconclusive", note)
     note = "one pair of seeds: the spread over seeds is unknown" if len(values) == 1 else ""
-    return Part(label, interval, verdict(interval, **limits), note)
+    return Part(label, interval.within(possible), verdict(interval, **limits), note)

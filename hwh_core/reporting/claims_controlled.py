@@ -20,16 +20,18 @@ from .band_readings import (
     bands_of,
     conditions_of,
     evidence_of,
+    groups_of,
     paired,
     paired_part,
     peak_of,
     peaks_by_seed,
     reading_of,
     samples_of,
+    shifts_of,
     what_is_missing,
 )
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
-from .intervals import Interval, combine, verdict, wilson
+from .intervals import NOT_NEGATIVE, Interval, Range, combine, verdict, wilson
 from .results import Results
 from .selection import PAPER_LENGTH, Condition
 
@@ -43,7 +45,7 @@ def position(theta: float, length: int, low: float, high: float) -> Callable[[Re
         if missing:
             return not_testable(missing)
         bands = bands_of(results, condition)
-        part = band_part(condition.title, bands, peak_of, low, high)
+        part = band_part(condition.title, bands, peak_of, low, high, possible=groups_of(results))
         return from_parts([part], evidence=evidence_of(results, condition), n_samples=samples_of(bands))
 
     return evaluate
@@ -73,7 +75,7 @@ def periods_agree(scaled: bool) -> Callable[[Results], Outcome]:
             grid = inverse_frequencies(head_dim, condition.rope_theta)
             offset = predicted_index(head_dim, condition.rope_theta, condition.length)
             bands = bands_of(results, condition)
-            part = band_part(condition.title, bands, peak_of, offset - 1, offset + 1)
+            part = band_part(condition.title, bands, peak_of, offset - 1, offset + 1, possible=groups_of(results))
             ratio = None if part.interval is None else part.interval.map(lambda r, g=grid: period_at(g, r) / target)
             parts.append(Part(f"T/T*, {condition.title} (within ×{step:.2f})", ratio, part.verdict, part.note))
             readings = peaks_by_seed(results, condition)
@@ -110,15 +112,18 @@ def norm_shift(scaled: bool) -> Callable[[Results], Outcome]:
             values = paired(peaks_by_seed(results, without), peaks_by_seed(results, with_norm))
             pair = (without, with_norm)
             label = f"shift, theta={without.rope_theta:g}, L={without.length}"
-            parts.append(paired_part(f"{label} > 0", results, pair, values, low=0.0))
+            shifts = shifts_of(groups_of(results))
+            parts.append(paired_part(f"{label} > 0", results, pair, values, low=0.0, possible=shifts))
             expected = PAPER_SHIFT.get(without.rope_theta)
             if scaled and expected is not None:
                 limits = {"low": expected - 1.5, "high": expected + 1.5}
-                parts.append(paired_part(f"{label} ({expected:+g} ± 1.5)", results, pair, values, **limits))
+                title = f"{label} ({expected:+g} ± 1.5)"
+                parts.append(paired_part(title, results, pair, values, possible=shifts, **limits))
             elif expected is not None:
                 centre = PAPER_WITHOUT_NORM[without.rope_theta]
                 bands = bands_of(results, without)
-                parts.append(band_part(f"position, {without.title}", bands, peak_of, centre - 1.5, centre + 1.5))
+                limits = {"low": centre - 1.5, "high": centre + 1.5, "possible": groups_of(results)}
+                parts.append(band_part(f"position, {without.title}", bands, peak_of, **limits))
         if not scaled:
             tested = {pair[0].rope_theta for pair in pairs}
             absent = [theta for theta in PAPER_SHIFT if theta not in tested]
@@ -130,9 +135,9 @@ def norm_shift(scaled: bool) -> Callable[[Results], Outcome]:
 
 
 def _each_condition(
-    scaled: bool, make: Callable[[Condition, list[dict]], list[Part]], note: str = "", report_only: bool = False
+    scaled: bool, make: Callable[[Condition, list[dict], Range], list[Part]], note: str = "", report_only: bool = False
 ) -> Callable[[Results], Outcome]:
-    """Test every QK-norm condition of the wanted lengths."""
+    """Test every QK-norm condition of the wanted lengths; ``make`` also gets the range of frequency groups."""
 
     def evaluate(results: Results) -> Outcome:
         found = conditions_of(results, scaled)
@@ -142,7 +147,7 @@ def _each_condition(
         samples = 0
         for condition in found:
             bands = bands_of(results, condition)
-            parts += make(condition, bands)
+            parts += make(condition, bands, groups_of(results))
             samples += samples_of(bands)
         evidence = evidence_of(results, found[0])
         return from_parts(parts, evidence=evidence, n_samples=samples, note=note, report_only=report_only)
@@ -150,7 +155,7 @@ def _each_condition(
     return evaluate
 
 
-def _one_band(condition: Condition, bands: list[dict]) -> list[Part]:
+def _one_band(condition: Condition, bands: list[dict], groups: Range) -> list[Part]:
     layers = min(len(band["factors"]["1"]["layers"]) for band in bands)
     if layers < 4:
         return [Part(condition.title, None, "not_testable", f"{layers} layers, the claim needs at least 4")]
@@ -160,10 +165,10 @@ def _one_band(condition: Condition, bands: list[dict]) -> list[Part]:
         # The spread over layers has no interval over samples of its own: seeds carry it.
         return None if value is None else (float(value), 0.0)
 
-    return [band_part(condition.title, bands, read, high=2.0)]
+    return [band_part(condition.title, bands, read, high=2.0, possible=groups)]
 
 
-def _below_band(condition: Condition, bands: list[dict]) -> list[Part]:
+def _below_band(condition: Condition, bands: list[dict], groups: Range) -> list[Part]:
     def over_initial(band: dict) -> Reading | None:
         return reading_of(band["factors"]["1"], "below_band_over_initial")
 
@@ -171,8 +176,10 @@ def _below_band(condition: Condition, bands: list[dict]) -> list[Part]:
         return reading_of(band["factors"]["1"], "below_band_ratio")
 
     return [
-        band_part(f"below/at band, {condition.title}", bands, ratio, high=0.1),
-        band_part(f"the same over initialisation, {condition.title}", bands, over_initial, high=0.25),
+        band_part(f"below/at band, {condition.title}", bands, ratio, high=0.1, possible=NOT_NEGATIVE),
+        band_part(
+            f"the same over initialisation, {condition.title}", bands, over_initial, high=0.25, possible=NOT_NEGATIVE
+        ),
     ]
 
 
@@ -218,7 +225,7 @@ def agreement(scaled: bool) -> Callable[[Results], Outcome]:
     return evaluate
 
 
-def _drift(condition: Condition, bands: list[dict]) -> list[Part]:
+def _drift(condition: Condition, bands: list[dict], groups: Range) -> list[Part]:
     parts = []
     factors = sorted({key for band in bands for key in (band["drift"] or {}).get("shifts", {})}, key=float)
     for factor in factors:
@@ -227,11 +234,12 @@ def _drift(condition: Condition, bands: list[dict]) -> list[Part]:
             entry = band["drift"]["shifts"][key]
             return reading_of({"shift": entry["shift"], "shift_ci": entry["ci"]}, "shift")
 
-        parts.append(band_part(f"probe ×{factor}, {condition.title}", bands, read, -0.7, 0.7))
+        title = f"probe ×{factor}, {condition.title}"
+        parts.append(band_part(title, bands, read, -0.7, 0.7, possible=shifts_of(groups)))
     return parts or [Part(condition.title, None, "not_testable", "probed at the training length only")]
 
 
-def _residuals(condition: Condition, bands: list[dict]) -> list[Part]:
+def _residuals(condition: Condition, bands: list[dict], groups: Range) -> list[Part]:
     parts = []
     for name, label in (("covariance", "x*=4.4934"), ("oka", "x*=3.6572")):
 
@@ -239,7 +247,9 @@ def _residuals(condition: Condition, bands: list[dict]) -> list[Part]:
             reading = peak_of(band)
             return None if reading is None else (reading[0] - band["predicted"][key], reading[1])
 
-        parts.append(band_part(f"r - r* ({label}), {condition.title}", bands, read))
+        # The prediction follows from base and length, so it is the same for all seeds.
+        possible = tuple(end - bands[0]["predicted"][name] for end in groups)
+        parts.append(band_part(f"r - r* ({label}), {condition.title}", bands, read, possible=possible))
     return parts
 
 
@@ -259,7 +269,8 @@ def replicas(results: Results) -> Outcome:
     for condition in found:
         bands = bands_of(results, condition)
         centre = predicted_index(HEAD_DIM, condition.rope_theta, condition.length)
-        parts.append(band_part(f"{condition.title} (r*={centre:.2f})", bands, peak_of, centre - 1, centre + 1))
+        title, groups = f"{condition.title} (r*={centre:.2f})", groups_of(results)
+        parts.append(band_part(title, bands, peak_of, centre - 1, centre + 1, possible=groups))
         samples += samples_of(bands)
     absent = [condition.title for condition in wanted if condition not in trained]
     note = f"replicas not run: {'; '.join(absent)}" if absent else ""

@@ -16,7 +16,8 @@ import pandas as pd
 from ..config import HwHScale
 from . import requirements, selection, task_scores
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
-from .intervals import Interval, combine, ranking_verdict, verdict
+from .hybrid_readings import bounded, difference, level, ranked
+from .intervals import NOT_NEGATIVE, PERCENT, PERCENT_DIFFERENCE, UNLIMITED, Interval
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES
 from .task_scores import SeedValue, SeedValues
@@ -89,46 +90,6 @@ class Family:
         return [c for c in run if c is not task_scores.HELD_OUT or task_scores.WIKI not in run]
 
 
-def difference(first: SeedValues, second: SeedValues, weight: float = 1.0) -> Interval | None:
-    """first - weight * second, paired by seed; None where they share no seed.
-
-    Errors over rows are added as if independent, although both models saw the same rows: the interval is conservative.
-    """
-    seeds = sorted(set(first) & set(second))
-    if not seeds:
-        return None
-    values = [first[seed].value - weight * second[seed].value for seed in seeds]
-    errors = [math.hypot(first[seed].stderr, weight * second[seed].stderr) for seed in seeds]
-    return combine(values, errors)
-
-
-def level(values: SeedValues) -> Interval | None:
-    """Mean over seeds with its interval."""
-    return combine([v.value for v in values.values()], [v.stderr for v in values.values()]) if values else None
-
-
-NOT_ABLE = "a model never reaches 90% at half the training length (or at the shortest length of the grid)"
-ONE_SEED = "one seed: the spread over seeds is unknown"
-
-
-def ranked(label: str, interval: Interval | None, margin: float = 0.0, able: bool = True) -> Part:
-    """A part that holds when the difference lies above -margin; ``able`` False: the models cannot retrieve at 1K."""
-    if interval is None:
-        return Part(label, None, "not_testable", "not run for both")
-    if not able:
-        return Part(label, interval, "inconclusive", NOT_ABLE)
-    return Part(label, interval, ranking_verdict(interval, margin), ONE_SEED if interval.n_seeds < 2 else "")
-
-
-def bounded(label: str, interval: Interval | None, low: float, high: float, able: bool = True) -> Part:
-    """A part that holds when the value lies in [low, high]."""
-    if interval is None:
-        return Part(label, None, "not_testable", "not run")
-    if not able:
-        return Part(label, interval, "inconclusive", NOT_ABLE)
-    return Part(label, interval, verdict(interval, low, high), ONE_SEED if interval.n_seeds < 2 else "")
-
-
 Test = Callable[[Family], tuple[list[Part], str, str]]
 
 
@@ -170,9 +131,11 @@ def m1(family: Family) -> tuple[list[Part], str, str]:
     parts = []
     for column, value in ((task_scores.WIKI, 27.41), (task_scores.LAMBADA_PPL, 34.84)):
         found = level(task_scores.column_values(family.scores, "hwh_std", column))
-        parts.append(bounded(f"{column.title} ({value} ± 5%)", found, 0.95 * value, 1.05 * value))
+        limits = (0.95 * value, 1.05 * value)
+        parts.append(bounded(f"{column.title} ({value} ± 5%)", found, *limits, possible=NOT_NEGATIVE))
     eight = level(task_scores.commonsense(family.scores, "hwh_std", with_lambada=True))
     seven = level(task_scores.commonsense(family.scores, "hwh_std", with_lambada=False))
+    seven = seven and seven.within(PERCENT)
     parts.append(bounded("average of 8 (42.78 ± 1.5)", eight, 42.78 - 1.5, 42.78 + 1.5))
     shown = "not run" if seven is None else f"{seven.estimate:.2f} [{seven.low:.2f}, {seven.high:.2f}]"
     note = f"the task set of 42.78 is not stated; the mean of 7 (without LAMBADA) is {shown}"
@@ -186,7 +149,7 @@ def m1b(family: Family) -> tuple[list[Part], str, str]:
         ours = family.log_perplexity("hwh_std", column)
         for name in BASELINES:
             gap = difference(family.log_perplexity(name, column), ours)
-            parts.append(ranked(f"ln {column.title}: {_title(name)} - HwH-std", gap))
+            parts.append(ranked(f"ln {column.title}: {_title(name)} - HwH-std", gap, possible=UNLIMITED))
     return parts or [Part("perplexity", None, "not_testable", "not run")], "", "scores.csv"
 
 
@@ -213,14 +176,15 @@ def m3(family: Family) -> tuple[list[Part], str, str]:
     able = family.able("hwh_std") and family.able("hwh_std_r")
     half = difference({s: SeedValue(0.5 * v.value, 0.5 * v.stderr, v.n) for s, v in std.items()}, rope)
     parts = [
-        ranked("needles at 2L: half of HwH-std - HwH-std-r", half, able=able),
+        ranked("needles at 2L: half of HwH-std - HwH-std-r", half, able=able, possible=(-100.0, 50.0)),
         ranked(
             "retrieval: HwH-std - HwH-std-r", difference(family.retrieval("hwh_std"), family.retrieval("hwh_std_r"))
         ),
     ]
     for column in family.perplexities:
         gap = difference(family.log_perplexity("hwh_std_r", column), family.log_perplexity("hwh_std", column))
-        parts.append(ranked(f"ln {column.title}: HwH-std-r - HwH-std (not better by 1%)", gap, margin=0.01))
+        title = f"ln {column.title}: HwH-std-r - HwH-std (not better by 1%)"
+        parts.append(ranked(title, gap, margin=0.01, possible=UNLIMITED))
     return parts, family.retrieval_note, "niah_cells.csv"
 
 
@@ -245,7 +209,8 @@ def m4(family: Family) -> tuple[list[Part], str, str]:
              for name in selection.ALLOCATION_ARCHITECTURES}  # fmt: skip
     for name in ("hwh_uniform13", "hwh_outer13"):
         flat = difference(sense["hwh_std"], sense[name])
-        parts.append(bounded(f"commonsense: HwH-std - {_title(name)} (± 1 pt)", flat, -1.0, 1.0))
+        title = f"commonsense: HwH-std - {_title(name)} (± 1 pt)"
+        parts.append(bounded(title, flat, -1.0, 1.0, possible=PERCENT_DIFFERENCE))
     return parts, family.retrieval_note, "niah_cells.csv"
 
 
@@ -254,7 +219,8 @@ def m5(family: Family) -> tuple[list[Part], str, str]:
     parts = []
     for name in ("transformer", "hwh_std_r"):
         found = level(family.at(name, 0.5))
-        parts.append(Part(f"{_title(name)} at L/2", found, "not_testable" if found is None else "inconclusive"))
+        shown, decided = (None, "not_testable") if found is None else (found.within(PERCENT), "inconclusive")
+        parts.append(Part(f"{_title(name)} at L/2", shown, decided))
     return parts, "report only: never a verdict", "niah_cells.csv"
 
 
@@ -305,7 +271,7 @@ def b3(family: Family) -> tuple[list[Part], str, str]:
             for seed, g in rows.groupby("seed")
         }
     gap = difference(near_far.get(True, {}), near_far.get(False, {}))
-    part = bounded("near - far (points)", gap, 50.0, np.inf, family.able("gdn"))
+    part = bounded("near - far (points)", gap, 50.0, np.inf, family.able("gdn"), PERCENT_DIFFERENCE)
     return [part], f"near: needle within {family.length} tokens of the end, in longer prompts", "niah.csv"
 
 
@@ -328,7 +294,8 @@ def b5(family: Family) -> tuple[list[Part], str, str]:
     for column in family.perplexities:
         for name in BASELINES:
             gap = difference(family.log_perplexity("hwh_std", column), family.log_perplexity(name, column))
-            parts.append(bounded(f"ln {column.title}: HwH-std - {_title(name)} <= 2%", gap, -np.inf, math.log(1.02)))
+            title = f"ln {column.title}: HwH-std - {_title(name)} <= 2%"
+            parts.append(bounded(title, gap, -np.inf, math.log(1.02), possible=UNLIMITED))
     return parts, family.retrieval_note, "scores.csv"
 
 

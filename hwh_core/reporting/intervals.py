@@ -11,6 +11,12 @@ from scipy import stats
 
 Verdict = Literal["reproduced", "not_reproduced", "inconclusive", "not_testable"]
 NORMAL_95 = 1.959963984540054
+# Least and greatest value that a quantity can take.
+Range = tuple[float, float]
+UNLIMITED: Range = (-np.inf, np.inf)
+NOT_NEGATIVE: Range = (0.0, np.inf)
+PERCENT: Range = (0.0, 100.0)
+PERCENT_DIFFERENCE: Range = (-100.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,14 @@ class Interval:
         """The interval of a monotonic function of the estimate."""
         ends = sorted((function(self.low), function(self.high)))
         return Interval(function(self.estimate), ends[0], ends[1], self.n_seeds)
+
+    def within(self, possible: Range) -> Interval:
+        """The interval cut to the values that its quantity can take; an end without bound stays, it is unknown.
+
+        Verdicts are found before: whatever a tolerance allows lies in that range as well.
+        """
+        low, high = (float(np.clip(end, *possible)) if np.isfinite(end) else end for end in (self.low, self.high))
+        return Interval(self.estimate, low, high, self.n_seeds)
 
 
 def exact(value: float) -> Interval:

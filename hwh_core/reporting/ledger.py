@@ -64,7 +64,10 @@ def _number(value: float | None) -> str:
 
 
 def _ends(ci: list[float | None] | None) -> str:
-    return "" if ci is None else f" [{', '.join('∞' if end is None else _number(end) for end in ci)}]"
+    if ci is None:
+        return ""
+    low, high = ("-∞" if ci[0] is None else _number(ci[0])), ("∞" if ci[1] is None else _number(ci[1]))
+    return f" [{low}, {high}]"
 
 
 def ours_text(entry: ClaimRecord, separator: str = "; ", most: int | None = None) -> str:
@@ -77,7 +80,8 @@ def ours_text(entry: ClaimRecord, separator: str = "; ", most: int | None = None
     ci = entry.ci if isinstance(entry.ci, dict) else {}
     lines = [f"{label}: {_number(value)}{'' if exact else _ends(ci.get(label))}" for label, value in entry.ours.items()]
     if most is not None and len(lines) > most:
-        lines = [*lines[:most], f"and {len(lines) - most} more parts"]
+        rest = len(lines) - most
+        lines = [*lines[:most], f"and {rest} more part{'s' * (rest > 1)}"]
     return separator.join(lines)
 
 
@@ -193,8 +197,12 @@ def printed_table(records: list[ClaimRecord]) -> RichTable:
     tested = [entry for entry in records if entry.verdict != "not_testable"]
     rest = len(records) - len(tested)
     table = Table(title="Claims of the paper", caption=f"{rest} further claims are not testable with this preset")
-    for title, options in (("claim", {}), ("statement", {"ratio": 3}), ("ours", {"ratio": 3}), ("verdict", {})):
-        table.add_column(title, **options)
+    for title in ("claim", "statement", "ours", "verdict"):
+        fixed = title in ("claim", "verdict")
+        table.add_column(title, ratio=None if fixed else 3, no_wrap=fixed, overflow="ignore" if fixed else "fold")
+    # A column that may not wrap still shrinks in a narrow terminal unless it has a least width.
+    table.columns[0].min_width = max((len(entry.id) for entry in tested), default=5)
+    table.columns[-1].min_width = max(len(name) for name in VERDICTS)
     for entry in tested:
         verdict = Text(entry.verdict.replace("_", " "), style=COLOURS[entry.verdict])
         table.add_row(entry.id, Text(entry.statement), Text(ours_text(entry, "\n", most=2)), verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config import ControlledModel
 from ..rope import inverse_frequencies, period_at, predicted_index, predicted_period
+from .band_readings import groups_of
 from .intervals import Interval, combine, stderr_of
 from .paper_values import TABLE_3, TABLE_3_VALUES
 from .results import Results
@@ -14,13 +15,16 @@ COLUMNS = ["r*", "r* (Oka)", "T*", "observed r", "T(r)", "verdict against null",
 
 
 def observed(results: Results, models: list[ControlledModel]) -> Interval | None:
-    """Peak over the seeds whose band passed the null at initialisation, with its interval; None where none did."""
+    """Peak over the seeds whose band passed the null at initialisation, with its interval; None where none did.
+
+    The interval is cut to the frequency groups that the models have.
+    """
     factors = [results.band(model)["factors"]["1"] for model in models]
     passed = [factor for factor in factors if factor["verdict"] == "peak"]
     if not passed:
         return None
     errors = [stderr_of(factor["peak_ci"]) for factor in passed]
-    return combine([factor["peak"] for factor in passed], errors)
+    return combine([factor["peak"] for factor in passed], errors).within(groups_of(results))
 
 
 def _cells(condition: Condition, head_dim: int, peak: Interval | None, verdicts: list[str], init: float | None) -> dict:
