@@ -13,6 +13,9 @@ from .results import Results
 from .selection import ARCHITECTURE_TITLES, mix_note
 from .style import TEXT_WIDTH, Drawing
 
+# Height of a line of the title in inches.
+TITLE_LINE = 0.145
+
 
 def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: int, title: str) -> Drawing:
     """One grid per architecture, mean over seeds, with a shared colour scale from 0 to 100%."""
@@ -21,7 +24,7 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     columns = min(columns, len(names))
     rows = int(np.ceil(len(names) / columns))
     figure, axes = plt.subplots(
-        rows, columns, figsize=(TEXT_WIDTH, 0.9 + 1.75 * rows), layout="constrained", squeeze=False, sharex=True,
+        rows, columns, figsize=(TEXT_WIDTH, 1.8 * rows), layout="constrained", squeeze=False, sharex=True,
         sharey=True,
     )  # fmt: skip
     for axis in axes.flat[len(names) :]:
@@ -42,10 +45,12 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     mean = f"mean over {' or '.join(map(str, seeds))} seeds; " if seeds != [1] else ""
     mix = f"\n{textwrap.fill(mix_note(scale), 100)}" if mix_note(scale) else ""
     border = panels.boundary_note(sorted(cells["length"].unique().tolist()), scale.length)
-    figure.suptitle(
+    heading = (
         f"{title}, scale {scale.name}, trained at L={scale.length} ({metric}; haystack: {haystack})\n"
-        f"{mean}white curve: mean over depth, read on the labels of the rows (0 to 100%)\n{border}{mix}",
-        fontsize=8.5,
+        f"{mean}white curve: mean over depth, read on the labels of the rows (0 to 100%)\n{border}{mix}"
     )
+    figure.suptitle(heading, fontsize=8.5)
+    # The panels keep their size however long the title is.
+    figure.set_figheight(0.6 + TITLE_LINE * len(heading.splitlines()) + 1.8 * rows)
     settings = {"scale": scale.name, "drawn": [model.name for model in models]}
     return Drawing(figure, cells.assign(scale=scale.name), settings)

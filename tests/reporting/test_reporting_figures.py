@@ -242,6 +242,20 @@ def test_depth_ticks_hold_the_outer_rows(rows, expected):
     assert axis.get_yticks().tolist() == expected
 
 
+def test_panels_of_a_needle_sheet_keep_their_height_under_a_long_title(tmp_path):
+    mix = {"sequence_share": 0.5, "pairs_per_sequence": 10, "repeat_share": 0.4, "value_digits": [4, 7]}
+    heights = []
+    for name, more in (("plain", {}), ("mixed", {"retrieval_mix": mix})):
+        preset = presets.preset(scales=[presets.scale(presets.MAIN) | more])
+        tree.write_hwh(tmp_path / name, preset)
+        use_style()
+        figure = import_module("hwh_core.reporting.fig4").draw(Results(tmp_path / name, preset)).figure
+        figure.draw_without_rendering()
+        heights.append(figure.axes[0].get_position().height * figure.get_figheight())
+        plt.close(figure)
+    assert heights[1] == pytest.approx(heights[0], rel=0.15)
+
+
 @pytest.mark.parametrize(("percent", "row"), [(100.0, 0.0), (50.0, 1.0), (0.0, 2.0)])
 def test_the_mean_curve_meets_the_depth_axis_at_equal_percentages(percent, row):
     use_style()
