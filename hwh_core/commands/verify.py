@@ -23,7 +23,11 @@ LINE = 150
 def add_parser(subparsers: Any) -> None:
     """Register the options of `hwh verify`."""
     parser = subparsers.add_parser("verify", help="which artifacts no longer follow from inputs, settings and code")
-    parser.add_argument("results", type=Path, help="results folder of a preset, for example results/laptop")
+    parser.add_argument(
+        "results",
+        type=Path,
+        help="results folder of a preset: results/laptop, or results/reference/laptop for what the repository keeps",
+    )
     parser.add_argument("--config", type=Path, help="preset file (default: the one in config/ named like the folder)")
     parser.add_argument(
         "--root", type=Path, default=Path("."), help="folder of the workflow (default: the current one)"
