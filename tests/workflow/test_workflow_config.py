@@ -43,3 +43,18 @@ def test_a_failing_job_says_why_and_leaves_no_output(checkout):
     assert "not_utf8.txt" in output
     assert "UTF-8" in output
     assert not list((checkout.folder / "resources" / "sources").glob("*.zst"))
+
+
+def test_sources_of_one_name_in_two_presets_have_files_of_their_own(checkout):
+    """A pin that was edited is seen even without Snakemake's records, and costs no other preset its file."""
+    path = checkout.code / "config" / "smoke.yaml"
+    first = checkout.run("fetch")
+    assert first.returncode == 0, first.stderr[-3000:]
+    made = {file.name for file in (checkout.folder / "resources" / "sources").glob("*.zst")}
+    text = path.read_text()
+    assert text.count("license: Apache-2.0 (made") == 1
+    path.write_text(text.replace("license: Apache-2.0 (made", "license: another (made"))
+    second = checkout.run("fetch")
+    assert second.returncode == 0, second.stderr[-3000:]
+    after = {file.name for file in (checkout.folder / "resources" / "sources").glob("*.zst")}
+    assert made < after

@@ -1,5 +1,6 @@
 # The preset, the paths and the functions that the rules share.
 import glob
+import hashlib
 import json
 import os
 import re
@@ -43,10 +44,40 @@ os.environ.update(
     PATH=os.pathsep.join([os.path.dirname(sys.executable), *os.get_exec_path()])
 )
 SCRIPTS = os.path.join(os.path.dirname(workflow.basedir), "scripts")
-SOURCES = {source.name: source for source in PRESET.data.sources}
+
+
+def settings(value):
+    """Settings of a job as canonical JSON: what the program is told, and what a rerun is decided by."""
+
+    def plain(item):
+        if hasattr(item, "model_dump"):
+            return item.model_dump(mode="json")
+        if isinstance(item, dict):
+            return {key: plain(entry) for key, entry in item.items()}
+        if isinstance(item, (list, tuple)):
+            return [plain(entry) for entry in item]
+        return item
+
+    return json.dumps(plain(value), sort_keys=True)
+
+
+def pinned(name, *values):
+    """A name with a hash of what it stands for: presets that mean other things by one name never share a file."""
+    text = json.dumps([settings(value) for value in values])
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+SOURCES = {pinned(source.name, source): source for source in PRESET.data.sources}
 TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in PRESET.tokenizers}
 CONTROLLED = {model.name: model for model in PRESET.controlled.models}
 PRETRAINED = {model.name: model for model in PRESET.pretrained.models}
+# Weights drawn at random come with the tokenizer of this preset.
+WEIGHTS = {
+    pinned(
+        model.name, model.source, PRESET.preset if model.source.kind == "random" else ""
+    ): model
+    for model in PRESET.pretrained.models
+}
 SCALES = {scale.name: scale for scale in PRESET.hwh.scales}
 HWH = {
     (scale.name, model.name): model
@@ -77,27 +108,13 @@ def one_of(names):
 wildcard_constraints:
     tokenizer=one_of(tokenizer.name for tokenizer in PRESET.tokenizers),
     split="train|held_out",
-    source=one_of(source.name for source in PRESET.data.sources),
+    source=one_of(SOURCES),
     controlled=one_of(CONTROLLED),
     pretrained=one_of(PRETRAINED),
+    weights=one_of(WEIGHTS),
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
     grid=one_of(GRIDS),
-
-
-def settings(value):
-    """Settings of a job as canonical JSON: what the program is told, and what a rerun is decided by."""
-
-    def plain(item):
-        if hasattr(item, "model_dump"):
-            return item.model_dump(mode="json")
-        if isinstance(item, dict):
-            return {key: plain(entry) for key, entry in item.items()}
-        if isinstance(item, (list, tuple)):
-            return [plain(entry) for entry in item]
-        return item
-
-    return json.dumps(plain(value), sort_keys=True)
 
 
 def program(name):
@@ -155,10 +172,10 @@ def rows_folder():
 
 
 downloads = [
-    *(f"<resources>/sources/{source.name}.jsonl.zst" for source in PRESET.data.sources),
+    *(f"<resources>/sources/{source}.jsonl.zst" for source in SOURCES),
     *(
         f"<resources>/pretrained/{name}/source.json"
-        for name, model in PRETRAINED.items()
+        for name, model in WEIGHTS.items()
         if model.source.kind != "random"
     ),
     *(
@@ -168,6 +185,14 @@ downloads = [
     ),
     f"{rows_folder()}/rows.json",
 ]
+
+
+def weights_record(wildcards):
+    """Where the weights of a pretrained model lie, once they are fetched."""
+    name = next(
+        name for name, model in WEIGHTS.items() if model.name == wildcards.pretrained
+    )
+    return f"<resources>/pretrained/{name}/source.json"
 
 
 def local_files(wildcards):

@@ -8,18 +8,18 @@ localrules:
 rule fetch_pretrained:
     input:
         branch(
-            lambda wildcards: PRETRAINED[wildcards.pretrained].source.kind == "random",
+            lambda wildcards: WEIGHTS[wildcards.weights].source.kind == "random",
             then=lambda wildcards: (
-                f"<results>/data/{PRETRAINED[wildcards.pretrained].source.tokenizer}/tokenizer/tokenizer.json"
+                f"<results>/data/{WEIGHTS[wildcards.weights].source.tokenizer}/tokenizer/tokenizer.json"
             ),
             otherwise=[],
         ),
     output:
-        "<resources>/pretrained/{pretrained}/source.json",
+        "<resources>/pretrained/{weights}/source.json",
     log:
-        "<logs>/fetch_pretrained/{pretrained}.log",
+        "<logs>/fetch_pretrained/{weights}.log",
     benchmark:
-        "<benchmarks>/fetch_pretrained/{pretrained}.tsv"
+        "<benchmarks>/fetch_pretrained/{weights}.tsv"
     conda:
         "../envs/train.yaml"
     threads: 1
@@ -32,7 +32,7 @@ rule fetch_pretrained:
         code=code("fetch_pretrained"),
         folder=lambda wildcards, output: os.path.dirname(output[0]),
         tokenizers=lambda wildcards: f"{RESULTS}/data",
-        settings=lambda wildcards: settings(PRETRAINED[wildcards.pretrained].source),
+        settings=lambda wildcards: settings(WEIGHTS[wildcards.weights].source),
     shell:
         "python {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
         " --tokenizers {params.tokenizers:q} --output {params.folder:q} 2>&1 | tee {log:q}"
@@ -40,7 +40,7 @@ rule fetch_pretrained:
 
 rule probe_pretrained:
     input:
-        source="<resources>/pretrained/{pretrained}/source.json",
+        source=weights_record,
         documents="<results>/data/documents/held_out.jsonl.zst",
     output:
         "<results>/pretrained/{pretrained}/probe.npz",
@@ -78,7 +78,7 @@ rule probe_pretrained:
 
 rule behavior_scores:
     input:
-        source="<resources>/pretrained/{pretrained}/source.json",
+        source=weights_record,
         documents="<results>/data/documents/held_out.jsonl.zst",
         questions=PRESET.pretrained.behavior.questions or [],
     output:
