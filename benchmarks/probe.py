@@ -229,22 +229,28 @@ def cpu_figures(quick: bool) -> list[Figure]:
     )
     model = LlamaForCausalLM(config).eval()
     ids = torch.randint(0, shape["vocab_size"], (1, length))
+    with torch.no_grad():
+        alone = median_seconds(lambda: model.model(ids, use_cache=False), repeats=1 if quick else 3, warmup=1)
     found: list[Figure] = []
     for backend, name, target in (
         ("auto", "probe.cpu_smollm2_sample_s", 6.0),
         ("torch", "probe.cpu_eager_sample_s", 15.0),
     ):
-        probe_model(model, None, ids[:, :256], 64, backend, progress=False)
-        started = time.perf_counter()
-        maps = probe_model(model, None, ids, 128, backend, progress=False)
+        maps = probe_model(model, None, ids[:, :256], 64, backend, progress=False)
+        timing = median_seconds(
+            lambda backend=backend: probe_model(model, None, ids, 128, backend, progress=False),
+            repeats=1 if quick else 3,
+            warmup=0,
+        )
         found.append(
             {
                 "id": name,
-                "value": time.perf_counter() - started,
+                "value": timing.median,
+                "spread": timing.spread,
                 "unit": "s",
                 "against": target,
                 "sizes": {**shape, "samples": 1, "length": length, "queries": 128, "threads": torch.get_num_threads()},
-                "detail": {"backend": maps.description["backend"]},
+                "detail": {"backend": maps.description["backend"], "forward_alone_s": alone.median},
             }
         )
     return found
