@@ -44,7 +44,7 @@ def work_elements(heads: int, queries: int, keys: int, groups: int) -> int:
 def triton_works(device: torch.device | str) -> bool:
     """Whether Triton is installed and ``device`` is a CUDA device of compute capability 8.0 or higher."""
     device = torch.device(device)
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or not torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 

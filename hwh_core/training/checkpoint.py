@@ -48,22 +48,20 @@ class CheckpointFolder:
         return self.path / "train_log.jsonl"
 
     @contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Hold the folder alone; yields whether another run had to end first.
+    def locked(self) -> Iterator[None]:
+        """Hold the folder alone, once no other run does.
 
         A training that outlived the workflow that started it may still be writing here. The lock ends with its
         process, however that dies.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "w", encoding="utf-8") as stream:
-            waited = False
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 print(f"another training writes to {self.path}; waiting for it to end", file=sys.stderr, flush=True)
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                waited = True
-            yield waited
+            yield
 
     def folders(self) -> list[Path]:
         """Complete checkpoints, the oldest first."""

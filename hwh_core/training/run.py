@@ -65,9 +65,10 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
         workers.wait()
         return outcome.exit_code or 0
 
-    with checkpoints.locked() as waited:
-        if waited and _is_finished(paths.output, fingerprint):
-            print(f"{paths.output} was finished by that training", file=sys.stderr)
+    with checkpoints.locked():
+        # By the training that was waited for, or by an earlier call; a workflow removes what it wants made anew.
+        if _is_finished(paths.output, fingerprint):
+            print(f"{paths.output} is finished; delete {paths.output / 'metrics.json'} to train anew", file=sys.stderr)
             return 0
         save_model(model, paths.tokenizer, paths.output / "initial")
         trainer = Trainer(model, loader, training, length, checkpoints, workers)

@@ -76,6 +76,21 @@ def test_a_retrieval_mix_that_does_not_fit_is_refused_before_anything_is_written
     assert not (tmp_path / "out").exists()
 
 
+def test_a_finished_training_is_left_alone(settings, train_command, tmp_path):
+    """The same command again trains nothing, and says what to delete; other settings train."""
+    output = tmp_path / "out"
+    assert run(train_command(settings(), output)).returncode == 0
+    before = (output / "model" / "model.safetensors").stat().st_mtime_ns
+    again = run(train_command(settings(), output))
+    assert again.returncode == 0
+    assert f"{output} is finished; delete {output / 'metrics.json'} to train anew" in again.stderr
+    assert (output / "model" / "model.safetensors").stat().st_mtime_ns == before
+    other = settings()
+    other["model"]["seed"] += 1
+    assert run(train_command(other, output)).returncode == 0
+    assert (output / "model" / "model.safetensors").stat().st_mtime_ns > before
+
+
 def test_sigterm_saves_and_the_same_command_goes_on(settings, train_command, tmp_path):
     output = tmp_path / "out"
     values = settings(steps=5000, warmup_steps=10, checkpoint_every_steps=100000)
