@@ -51,7 +51,7 @@ def rough_parameters(shape: ModelShape, vocabulary: int) -> int:
 
 
 def disk_bytes(preset: PresetConfig) -> int:
-    """Rough disk that results and resources of a preset take: text, token stores, weights, checkpoints."""
+    """Rough disk that a preset takes besides downloads: text, token stores, weights, checkpoints."""
     vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
     limits = [source.max_bytes for source in preset.data.sources if source.kind == "hub" and source.max_bytes]
     text = max(preset.data.minimum_bytes, sum(limits))
@@ -163,7 +163,7 @@ def _sizes(preset: PresetConfig, machine: Machine, root: Path) -> Iterator[Need]
         yield Need("memory", state, detail)
     disk = disk_bytes(preset)
     state = "ok" if machine.disk_free >= disk else "missing"
-    needed = f"about {disk / GIB:.1f} GiB for text, trainings and checkpoints"
+    needed = f"about {disk / GIB:.1f} GiB for text, trainings and checkpoints, besides downloads and packages"
     yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, {needed}")
 
 
