@@ -15,6 +15,7 @@ from hwh_core.modeling.attention import attend, visible_keys
 from hwh_core.modeling.build import build_model
 from hwh_core.modeling.delta_net import GatedDeltaNetGroup
 from hwh_core.modeling.sliding_window import visible_pairs
+from hwh_kernels.gated_delta_rule_check import hopper_guard
 from hwh_kernels.rfis_rpd import rfis_rpd
 
 SHAPE = {
@@ -150,9 +151,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("error: benchmarks.gpu_parity needs a CUDA device, and torch sees none")
     if arguments.by_pass_guard:
-        import fla.ops.common.chunk_o as chunk_o
-
-        chunk_o.TRITON_ABOVE_3_7_1 = True
+        hopper_guard(torch.device("cuda")).lift()
     figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding(), *sliding_window()]
     command = "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else "")
     record("gpu_parity", figures, command, arguments.output)

@@ -61,13 +61,16 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
     model.config.pad_token_id = model.generation_config.pad_token_id = store.eos_token_id
 
     if not workers.is_first:
+        if workers.any(False):
+            return 0
         outcome = Trainer(model, loader, training, length, checkpoints, workers).run()
         workers.wait()
         return outcome.exit_code or 0
 
     with checkpoints.locked():
-        # By the training that was waited for, or by an earlier call; a workflow removes what it wants made anew.
-        if _is_finished(paths.output, fingerprint):
+        # By the training that was waited for, or by an earlier call; a workflow removes what it wants made anew. All
+        # processes hear of it here, or the others would wait for a training that never starts.
+        if workers.any(_is_finished(paths.output, fingerprint)):
             print(f"{paths.output} is finished; delete {paths.output / 'metrics.json'} to train anew", file=sys.stderr)
             return 0
         save_model(model, paths.tokenizer, paths.output / "initial")

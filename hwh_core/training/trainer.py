@@ -201,7 +201,8 @@ class Trainer:
         if device.type == "cuda":
             from ..modeling.delta_net_check import check_model
 
-            check = check_model(self.model, device, batch=self.micro_rows, length=self.length)
+            dtype = torch.bfloat16 if self.config.precision == "bfloat16" else torch.float32
+            check = check_model(self.model, device, batch=self.micro_rows, length=self.length, dtype=dtype)
             self.delta_net_check = None if check is None else check.as_dict()
         step = self._eager_step()
         if self.make_recorder is None:
