@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -89,6 +90,18 @@ def test_a_finished_training_is_left_alone(settings, train_command, tmp_path):
     other["model"]["seed"] += 1
     assert run(train_command(other, output)).returncode == 0
     assert (output / "model" / "model.safetensors").stat().st_mtime_ns > before
+
+
+def test_two_processes_both_hear_that_a_training_is_finished(settings, train_command, tmp_path):
+    """Only the first one looks; the other must not wait for a training that never starts."""
+    command, environment = train_command(settings(), tmp_path / "out")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    started = [*launcher, *command[1:]]
+    first = run((started, environment), timeout=300)
+    assert first.returncode == 0, first.stderr[-3000:]
+    again = run((started, environment), timeout=120)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert again.stderr.count("is finished; delete") == 1
 
 
 def test_sigterm_saves_and_the_same_command_goes_on(settings, train_command, tmp_path):
