@@ -42,7 +42,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", help="Python that installs and runs all (default: python3)")
     parser.add_argument("--system-torch", action="store_true", help="that Python's torch, even if the bundle holds one")
     parser.add_argument("--keep-folder", type=Path, help="unpack here and leave it: a later run goes on in it at once")
-    parser.add_argument("--results", type=Path, help="folder of packed results to go on from")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="folders of packed results to go on from, of one or more runs",
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("results-out"), help="packed results (default: %(default)s)"
     )
@@ -149,11 +155,12 @@ def prepare(here: Path, root: Path, arguments: argparse.Namespace) -> tuple[dict
     check_machine(manifest)
     identity = hashlib.sha256((here / f"{STEM}.json").read_bytes()).hexdigest()
     # Before anything that takes time, so that a wrong --results is told at once.
-    if arguments.results is not None and not arguments.results.exists():
-        raise BundleError(f"--results {arguments.results} does not exist; name the folder with results.json")
+    for packed in arguments.results:
+        if not packed.exists():
+            raise BundleError(f"--results {packed} does not exist; name the folder with results.json")
     unpack(here, root, identity)
-    if arguments.results is not None:
-        before = restore_results(arguments.results, root, manifest["preset"])
+    for packed in arguments.results:
+        before = restore_results(packed, root, manifest["preset"])
         print(f"restored {len(before['files'])} files of a run that {before['state']}", flush=True)
     programs = install(root, manifest, system_torch=arguments.system_torch or not manifest["torch"], identity=identity)
     return manifest, programs

@@ -488,6 +488,7 @@ class PresetConfig(Strict):
     preset: Name
     description: str
     seed: int
+    keep_weights: bool = Field(default=True, description="false: weights go once their model is measured")
     data: DataConfig
     tokenizers: list[Tokenizer] = Field(min_length=1)
     controlled: ControlledConfig

@@ -58,7 +58,9 @@ def disk_bytes(preset: PresetConfig) -> int:
     models = 0
     for shape, training, count, tokenizer in trainings(preset):
         a_parameter = 2 * WEIGHT_BYTES + training.keep_checkpoints * CHECKPOINT_BYTES
-        models += count * rough_parameters(shape, vocabularies[tokenizer]) * a_parameter
+        # Weights that are not kept lie there for one model at a time.
+        kept = count if preset.keep_weights else min(count, 1)
+        models += kept * rough_parameters(shape, vocabularies[tokenizer]) * a_parameter
     stores = len(preset.tokenizers) * text // BYTES_A_TOKEN * 2
     return 2 * text + stores + models
 

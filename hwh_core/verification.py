@@ -2,6 +2,7 @@
 
 Folders of reference results (results/reference/<preset>) keep the small results of a run: no weights, maps or stores.
 What their manifests name and the folder does not hold is counted as not kept, and says nothing against an artifact.
+Neither do the weights of trained models that a preset with ``keep_weights: false`` deletes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from .provenance import ROOT, code_hash
 from .scripting import UserError
 
 SUFFIX = ".manifest.json"
-# Sections of a preset whose models have folders of that name below results/<preset>.
+WEIGHTS = ".safetensors"
+# Sections of a preset whose models have folders of that name below results/<preset>; those that it trains.
 FAMILIES = ("controlled", "pretrained", "hwh")
-
+TRAINED = ("controlled", "hwh")
 
 # Folder below results/ that holds reference results, by preset.
 REFERENCE = "reference"
@@ -46,8 +48,9 @@ class Reason(NamedTuple):
 class Finding:
     """One artifact and the reasons why it no longer follows; none when it does.
 
-    ``not_kept`` are the files that its manifest names and a folder of reference results does not hold; ``untraced`` the
-    inputs from the same results folder that no manifest covers, so that what changed before them is not seen.
+    ``not_kept`` are the files that its manifest names and that were left behind on purpose: by a folder of reference
+    results, or weights by a preset that does not keep them. ``untraced`` are the inputs from the same results folder
+    that no manifest covers, so that what changed before them is not seen.
     """
 
     artifact: Path
@@ -64,6 +67,11 @@ class Finding:
     def follows(self) -> bool:
         """Whether the artifact is what its inputs, settings and code give."""
         return not self.causes
+
+
+def is_weights(path: Path) -> bool:
+    """Whether a file, named relative to the folder of its model, is weights or belongs to a checkpoint."""
+    return path.suffix == WEIGHTS or "checkpoints" in path.parts
 
 
 def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
@@ -197,9 +205,18 @@ class Verifier:
         resolved = path.resolve()
         return next((self._makers[p] for p in (resolved, *resolved.parents) if p in self._makers), None)
 
+    def _weights_are_gone(self, path: Path) -> bool:
+        """Whether a path is weights of a trained model, or their folder, that a preset deleted as it says."""
+        inside, folder = path.resolve(), self.folder.resolve()
+        if self.preset["keep_weights"] or not any(inside.is_relative_to(folder / family) for family in TRAINED):
+            return False
+        if path.suffix == WEIGHTS:
+            return not path.exists()
+        return not path.suffix and not any(path.glob(f"*{WEIGHTS}"))
+
     def _kept(self, path: Path) -> bool:
         """Whether a file can be compared; of a folder, reference results may keep a part only."""
-        return path.exists() and not (self.reference and path.is_dir())
+        return path.exists() and not (self.reference and path.is_dir()) and not self._weights_are_gone(path)
 
     def _file_reasons(self, finding: Finding, manifest: dict[str, Any]) -> Iterator[Reason]:
         """Files that are gone or differ; adds to ``finding`` what was not kept."""
@@ -213,8 +230,12 @@ class Verifier:
             if self._kept(path):
                 if self._hash(path) != expected:
                     yield Reason(kind, f"{name} {changed}")
-            elif self.reference:
+            elif self.reference or self._weights_are_gone(path):
                 finding.not_kept.append(path)
+                # What is not here can still be held against the manifest of the step that made it.
+                made = self.manifests.get(self._makers.get(path.resolve(), path))
+                if made is not None and made["artifact"] == path.name and made["sha256"] != expected:
+                    yield Reason(kind, f"{name} was another one than {path.name}{SUFFIX} describes")
             else:
                 yield Reason(kind, f"{name} is gone")
 

@@ -61,11 +61,13 @@ def summary(findings: list[Finding], reference: bool) -> list[str]:
         count, alone = sum(kind in found for found in kinds), sum(found == {kind} for found in kinds)
         if count:
             lines.append(f"  {count}: {meaning}" + (f" ({alone} for this reason alone)" if alone else ""))
+    missing = {path.resolve() for finding in findings for path in finding.not_kept}
     if reference:
-        missing = {path.resolve() for finding in findings for path in finding.not_kept}
         artifacts = sum(finding.artifact.resolve() in missing for finding in findings)
         inputs = len(missing - {finding.artifact.resolve() for finding in findings})
         lines.append(f"inputs not kept here: {inputs} (reference results; of {artifacts} artifacts the manifest alone)")
+    elif missing:
+        lines.append(f"weights not handed on: {len(missing)} (keep_weights: false; what was made from them is checked)")
     untraced = sorted({path.as_posix() for finding in findings for path in finding.untraced})
     if untraced:
         more = f" and {len(untraced) - 1} more" if len(untraced) > 1 else ""

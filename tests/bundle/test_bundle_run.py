@@ -123,6 +123,19 @@ def test_results_are_restored_elsewhere_with_times_and_moved_records(bundle, tmp
     assert "results/tiny/done" in manifest_of(tmp_path / "out")["files"]
 
 
+def test_results_of_several_runs_come_together(bundle, tmp_path):
+    """Each run makes the file that its target names, as machines that ran one chain each."""
+    program = tmp_path / "programs/python"
+    program.write_text(STAND_IN.replace("echo done > results/tiny/done", 'echo done > "results/tiny/$5"'))
+    for target in ("one", "two"):
+        assert runner.main(["--target", target, "--output", target]) == 0
+    assert (
+        runner.main(["--target", "three", "--keep-folder", "work", "--output", "out", "--results", "one", "two"]) == 0
+    )
+    assert {path.name for path in (tmp_path / "work/results/tiny").iterdir()} >= {"one", "two", "three"}
+    assert {"results/tiny/one", "results/tiny/two"} <= set(manifest_of(tmp_path / "out")["files"])
+
+
 def test_a_kept_folder_is_used_again_and_another_one_refused(bundle, tmp_path, capsys):
     assert runner.main(["--keep-folder", "work", "--output", "out"]) == 0
     (tmp_path / "work/program.sh").write_text("edited\n")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import report_preset as presets
 import report_tree as tree
 
+from hwh_core.config import load_preset
 from hwh_core.reporting import ledger
 from hwh_core.reporting.claim_model import Outcome
 from hwh_core.reporting.results import Results
@@ -293,3 +296,42 @@ def test_architectures_that_were_not_trained_are_named(tmp_path):
     outcome = outcome_of(hybrids(tmp_path, "380M", names=presets.MAIN), "M2")
     assert outcome.verdict == "not_testable"
     assert "hwh_swa" in outcome.note
+
+
+SINGLE_GPU = Path(__file__).resolve().parents[2] / "config" / "single_gpu.yaml"
+AT_THE_PAPERS_LENGTHS = ["C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C10"]
+
+
+def single_gpu(root: Path, seeds: set[int], apart: float) -> Results:
+    """Imagined bands of the preset single_gpu: where the paper has them, and ``apart`` a seed."""
+    preset = load_preset(SINGLE_GPU)
+    models = [model for model in preset.controlled.models if model.seed in seeds]
+    preset = preset.model_copy(update={"controlled": preset.controlled.model_copy(update={"models": models})})
+    centres = {(1e4, 2048, True): 21.5, (1e6, 2048, True): 14.5, (1e4, 4096, True): 24.0}
+    centres |= {(1e4, 2048, False): 23.0, (1e6, 2048, False): 15.5}
+    peaks = {m.name: centres[m.rope_theta, m.length, m.qk_norm] + apart * m.seed for m in models}
+    tree.write_controlled(root, preset, peaks)
+    return Results(root, preset)
+
+
+@pytest.mark.parametrize("name", AT_THE_PAPERS_LENGTHS)
+def test_two_seeds_of_single_gpu_decide_the_claims_about_controlled_models(tmp_path, name):
+    both = outcome_of(single_gpu(tmp_path / "both", {0, 1}, 0.05), name)
+    assert (both.verdict, "one seed" in both.note, "one pair" in both.note) == ("reproduced", False, False)
+    assert both.n_seeds >= 2
+
+
+@pytest.mark.parametrize("name", ["C1", "C2", "C3", "C4", "C5"])
+def test_one_seed_of_single_gpu_decides_nothing_and_two_that_disagree_neither(tmp_path, name):
+    assert outcome_of(single_gpu(tmp_path / "one", {0}, 0.05), name).verdict == "inconclusive"
+    assert outcome_of(single_gpu(tmp_path / "apart", {0, 1}, 1.0), name).verdict != "reproduced"
+
+
+def test_architectures_of_single_gpu_that_claims_compare_have_two_seeds():
+    scale = load_preset(SINGLE_GPU).hwh.scales[0]
+    seeds = {}
+    for model in scale.models:
+        if model.retrieval_mix:
+            seeds.setdefault(model.architecture, set()).add(model.seed)
+    assert set(seeds) == set(presets.ALL)
+    assert all({0, 1} <= found for found in seeds.values())

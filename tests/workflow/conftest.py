@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,13 @@ class Checkout:
         # The copy stands before the installed project on the path; hwh_kernels is a link to kernels/ there.
         # HWH_ROOT-relative inputs of the smoke preset are read from the copy.
         return {**os.environ, "PYTHONPATH": str(self.code), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def program(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a Python program of the copy (a path below it, or -m and a module) in the working folder."""
+        environment = self.environment()
+        return subprocess.run(
+            [sys.executable, *command], env=environment, cwd=self.folder, capture_output=True, text=True, check=False
+        )
 
     def run(self, *arguments: str, preset: str | None = "smoke", cores: int = 2, timeout: float = 900):
         return subprocess.run(
@@ -88,3 +96,19 @@ def checkout(tmp_path: Path) -> Checkout:
     folder = tmp_path / "run"
     folder.mkdir()
     return Checkout(copy_repository(tmp_path / "code"), folder)
+
+
+@pytest.fixture
+def clone_without_weights(tmp_path: Path) -> Callable[..., Checkout]:
+    """Makes a checkout whose smoke preset keeps no weights, with a run's files but weights and what else is left."""
+
+    def make(name: str, records: Path, *left: str) -> Checkout:
+        code = copy_repository(tmp_path / name / "code")
+        path = code / "config" / "smoke.yaml"
+        path.write_text(path.read_text().replace("seed: 0\n", "seed: 0\nkeep_weights: false\n", 1))
+        folder = tmp_path / name / "run"
+        # copytree keeps times, by which Snakemake decides.
+        shutil.copytree(records, folder, ignore=shutil.ignore_patterns("*.safetensors", "checkpoints", *left))
+        return Checkout(code, folder)
+
+    return make

@@ -11,11 +11,14 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from hwh_core.chains import find_chains
 from hwh_core.config import load_preset
+from hwh_core.files import sha256_of
 
 pytestmark = pytest.mark.workflow
 
@@ -180,3 +183,59 @@ def test_killed_workflow_resumes_with_the_same_result(checkout, smoke):
         assert (resumed[name] == whole[name]).all(), name
     steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
     assert steps == sorted(set(steps)), "a step stands twice in the training log"
+
+
+CHAIN = "hwh/tiny/hwh_std_s0"
+RECORD = f"results/smoke/chains/{CHAIN}.json"
+
+
+def test_chains_of_two_machines_give_the_claims_of_one_that_keeps_weights(smoke, clone_without_weights):
+    preset = load_preset(smoke.code / "config" / "smoke.yaml")
+    names = set(find_chains(preset))
+
+    # Data and the pretrained model are those of the finished run: only chains are left to run.
+    first = clone_without_weights("first", smoke.folder, "controlled", "hwh", "claims*")
+    result = first.run(RECORD)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
+    jobs = planned(result.stdout + result.stderr)
+    assert jobs == {"train_hwh": 1, "evaluate": 1, "evaluate_niah": 1, "record_chain": 1}
+    assert list((first.folder / "results").rglob("*.safetensors")) == []
+    record = json.loads((first.folder / RECORD).read_text())
+    assert {step["step"] for step in record["steps"]} == {"train", "evaluate", "evaluate_niah"}
+    assert {Path(path).name for path in record["records"]} >= {"metrics.json", "scores.csv", "niah_cells.csv"}
+    assert all(sha256_of(first.folder / path) == sha for path, sha in record["records"].items())
+    result = first.run("-n", RECORD)
+    assert "Nothing to be done" in result.stdout + result.stderr, "weights that are gone are no reason to train again"
+
+    second = clone_without_weights("second", first.folder)
+    # As on a machine that made text, stores and rows itself, later than the records that are brought to it.
+    for made in ("results/smoke/data", "resources"):
+        for path in (second.folder / made).rglob("*"):
+            path.touch()
+    result = second.run()
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
+    jobs = planned(result.stdout + result.stderr)
+    others = sum(name.startswith("hwh/") for name in names) - 1
+    assert (jobs["train_hwh"], jobs["evaluate"], jobs["evaluate_niah"]) == (others, others, others)
+    assert jobs["train_controlled"] == jobs["extract_band"] == len(preset.controlled.models)
+    assert list((second.folder / "results").rglob("*.safetensors")) == []
+    for path in record["records"]:
+        assert (second.folder / path).read_bytes() == (first.folder / path).read_bytes(), f"{path} was made anew"
+    assert all((second.folder / f"results/smoke/chains/{name}.json").is_file() for name in names)
+
+    claims = [json.loads((run.folder / "results/smoke/claims.json").read_text()) for run in (smoke, second)]
+    assert claims[0] == claims[1]
+    result = second.run("-n")
+    assert "Nothing to be done" in result.stdout + result.stderr, result.stdout[-3000:]
+
+    config = str(second.code / "config" / "smoke.yaml")
+    result = second.program("-m", "hwh_core.cli", "verify", "results/smoke", "--config", config)
+    assert (result.returncode, "weights not handed on: " in result.stdout) == (0, True), result.stdout + result.stderr
+    result = second.program(str(second.code / "scripts" / "keep_reference.py"), "results/smoke")
+    assert result.returncode == 0, result.stderr
+    reference = second.folder / "results" / "reference" / "smoke"
+    assert {path.name for path in (reference / "chains").rglob("*_s0.json")} == {
+        f"{Path(name).name}.json" for name in names
+    }
+    result = second.program("-m", "hwh_core.cli", "verify", "results/reference/smoke", "--config", config)
+    assert result.returncode == 0, result.stdout + result.stderr

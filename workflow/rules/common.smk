@@ -9,7 +9,7 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
-from hwh_core import provenance
+from hwh_core import chains, provenance
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.reporting import requirements
 
@@ -85,6 +85,7 @@ HWH = {
     for model in scale.models
 }
 GRIDS = {grid.name: grid for grid in PRESET.evaluation.niah.additional}
+CHAINS = chains.find_chains(PRESET)
 # With a retrieval mix in the preset, needles are asked for keys and numbers that no model saw in training.
 UNSEEN_ONLY = any(scale.retrieval_mix is not None for scale in PRESET.hwh.scales)
 FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_factors]
@@ -115,6 +116,7 @@ wildcard_constraints:
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
     grid=one_of(GRIDS),
+    chain=one_of(CHAINS),
 
 
 def program(name):
@@ -130,9 +132,36 @@ def code(name, *modules, only=None):
     return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
 
 
+# How a step that reads weights of a trained model becomes a link of its chain: it has the group CHAIN, weights that it
+# writes are outputs through `weights`, and inputs that are no files of the chain come through `compared`. That is all:
+# what it writes below the folder of the model belongs to the chain as soon as a figure, a table or the ledger reads it.
+# Jobs of a group that hang together are one submission on a cluster, so a chain is one.
+CHAIN = None if PRESET.keep_weights else "chain"
+
+
+def weights(path):
+    """Weights of a trained model: deleted when nothing in this run reads them any more, unless the preset keeps them."""
+    return path if PRESET.keep_weights else temp(path)
+
+
+def compared(path):
+    """What a chain reads beside its own files.
+
+    Where weights are kept a newer file is news. Where they are not, the rule that writes the record of a chain
+    compares contents instead: to train again since another machine wrote the same text later would be waste.
+    """
+    return path if PRESET.keep_weights else ancient(path)
+
+
 def under_results(paths):
-    """Paths relative to the results of the preset, as Snakemake knows them."""
-    return [f"<results>/{path}" for path in paths]
+    """Files that a figure, a table or the ledger reads, relative to the results of the preset, for Snakemake.
+
+    Where weights are not kept, the records of their chains come along: a chain is run as a whole or not at all.
+    """
+    whole = [] if PRESET.keep_weights else chains.chains_of(CHAINS, paths)
+    return [f"<results>/{path}" for path in paths] + [
+        f"<results>/chains/{name}.json" for name in whole
+    ]
 
 
 # A training is repeated only when what decides its weights has changed.
@@ -281,3 +310,28 @@ def niah_settings(wildcards, **more):
         **unseen,
         **more,
     )
+
+
+def chain_records(wildcards):
+    return [f"<results>/{path}" for path in CHAINS[wildcards.chain].records]
+
+
+def chain_data(wildcards):
+    """What the contents of a chain's records are compared with: newer files here run the comparison, not the chain."""
+    family, *names = wildcards.chain.split("/")
+    if family == "controlled":
+        tokenizer = PRESET.controlled.tokenizer
+        more = []
+    else:
+        tokenizer = SCALES[names[0]].tokenizer
+        more = [
+            "<results>/data/documents/held_out.jsonl.zst",
+            f"{rows_folder()}/rows.json",
+        ]
+    store = f"<results>/data/{tokenizer}"
+    return [
+        f"{store}/train/index.json",
+        f"{store}/held_out/index.json",
+        f"{store}/tokenizer/tokenizer.json",
+        *more,
+    ]

@@ -3,20 +3,26 @@
 
 rule train_controlled:
     input:
-        train=f"<results>/data/{PRESET.controlled.tokenizer}/train/index.json",
-        held_out=f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json",
-        tokenizer=f"<results>/data/{PRESET.controlled.tokenizer}/tokenizer/tokenizer.json",
+        train=compared(f"<results>/data/{PRESET.controlled.tokenizer}/train/index.json"),
+        held_out=compared(
+            f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json"
+        ),
+        tokenizer=compared(
+            f"<results>/data/{PRESET.controlled.tokenizer}/tokenizer/tokenizer.json"
+        ),
     output:
         "<results>/controlled/{controlled}/model/config.json",
-        "<results>/controlled/{controlled}/model/model.safetensors",
+        weights("<results>/controlled/{controlled}/model/model.safetensors"),
         "<results>/controlled/{controlled}/initial/config.json",
-        "<results>/controlled/{controlled}/initial/model.safetensors",
+        weights("<results>/controlled/{controlled}/initial/model.safetensors"),
         "<results>/controlled/{controlled}/train_log.jsonl",
         "<results>/controlled/{controlled}/metrics.json",
     log:
         "<logs>/train_controlled/{controlled}.log",
     benchmark:
         "<benchmarks>/train_controlled/{controlled}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/train.yaml"
     threads: 1
@@ -41,7 +47,9 @@ rule probe_controlled:
         metrics="<results>/controlled/{controlled}/metrics.json",
         model="<results>/controlled/{controlled}/model/model.safetensors",
         initial="<results>/controlled/{controlled}/initial/model.safetensors",
-        store=f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json",
+        store=compared(
+            f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json"
+        ),
     output:
         expand(
             "<results>/controlled/{{controlled}}/probe_x{factor}.npz", factor=FACTORS
@@ -53,6 +61,8 @@ rule probe_controlled:
         "<logs>/probe_controlled/{controlled}.log",
     benchmark:
         "<benchmarks>/probe_controlled/{controlled}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/train.yaml"
     threads: 1
@@ -91,6 +101,8 @@ rule extract_band:
         "<logs>/extract_band/{controlled}.log",
     benchmark:
         "<benchmarks>/extract_band/{controlled}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/analysis.yaml"
     threads: 1

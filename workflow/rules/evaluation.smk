@@ -38,8 +38,8 @@ rule evaluate:
     input:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        rows=f"{rows_folder()}/rows.json",
-        documents="<results>/data/documents/held_out.jsonl.zst",
+        rows=compared(f"{rows_folder()}/rows.json"),
+        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
     output:
         table="<results>/hwh/{scale}/{hwh}/scores.csv",
         parquet="<results>/hwh/{scale}/{hwh}/scores.parquet",
@@ -47,6 +47,8 @@ rule evaluate:
         "<logs>/evaluate/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/evaluate/{scale}_{hwh}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/evaluation.yaml"
     threads: 1
@@ -71,9 +73,9 @@ rule evaluate_niah:
     input:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        documents="<results>/data/documents/held_out.jsonl.zst",
+        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
         rows=(
-            f"{rows_folder()}/rows.json"
+            compared(f"{rows_folder()}/rows.json")
             if PRESET.evaluation.niah.haystack == "essays"
             else []
         ),
@@ -86,6 +88,8 @@ rule evaluate_niah:
         "<logs>/evaluate_niah/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/evaluate_niah/{scale}_{hwh}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/evaluation.yaml"
     threads: 1
@@ -113,9 +117,9 @@ rule evaluate_niah_additional:
     input:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        documents="<results>/data/documents/held_out.jsonl.zst",
+        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
         rows=(
-            f"{rows_folder()}/rows.json"
+            compared(f"{rows_folder()}/rows.json")
             if PRESET.evaluation.niah.haystack == "essays"
             else []
         ),
@@ -128,6 +132,8 @@ rule evaluate_niah_additional:
         "<logs>/evaluate_niah/{scale}_{hwh}_{grid}.log",
     benchmark:
         "<benchmarks>/evaluate_niah/{scale}_{hwh}_{grid}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/evaluation.yaml"
     threads: 1

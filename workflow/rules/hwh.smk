@@ -3,18 +3,25 @@
 
 rule train_hwh:
     input:
-        train=lambda wildcards: f"{hwh_store(wildcards)}/train/index.json",
-        held_out=lambda wildcards: f"{hwh_store(wildcards)}/held_out/index.json",
-        tokenizer=lambda wildcards: f"{hwh_store(wildcards)}/tokenizer/tokenizer.json",
+        train=lambda wildcards: compared(f"{hwh_store(wildcards)}/train/index.json"),
+        held_out=lambda wildcards: compared(
+            f"{hwh_store(wildcards)}/held_out/index.json"
+        ),
+        tokenizer=lambda wildcards: compared(
+            f"{hwh_store(wildcards)}/tokenizer/tokenizer.json"
+        ),
     output:
         "<results>/hwh/{scale}/{hwh}/model/config.json",
-        "<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        weights("<results>/hwh/{scale}/{hwh}/model/model.safetensors"),
+        weights("<results>/hwh/{scale}/{hwh}/initial/model.safetensors"),
         "<results>/hwh/{scale}/{hwh}/train_log.jsonl",
         "<results>/hwh/{scale}/{hwh}/metrics.json",
     log:
         "<logs>/train_hwh/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/train_hwh/{scale}_{hwh}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/train.yaml"
     threads: 1
