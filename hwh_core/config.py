@@ -382,9 +382,18 @@ class HwHScale(Strict):
         return self.retrieval_mix if model.retrieval_mix else None
 
 
+class HybridProbeConfig(Strict):
+    """What every head of a trained model reads, near or far, at the training length of its scale (ours)."""
+
+    num_samples: Annotated[int, Field(ge=2)] = Field(description="windows of held-out prose")
+    num_queries: PositiveInt = Field(description="last positions of a window whose reading is measured")
+    num_contexts: Annotated[int, Field(ge=2)] = Field(description="prompts with one planted fact")
+
+
 class HwHConfig(Strict):
     """Section 4: the head-wise hybrid, its baselines and its ablations."""
 
+    probe: HybridProbeConfig | None = Field(default=None, description="None: heads of these models are not probed")
     scales: list[HwHScale]
 
 

@@ -39,3 +39,52 @@ rule train_hwh:
         "python {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
         " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
         " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"
+
+
+# What every head reads, near or far; RFIS and RPD of those that rotate. Asked for where hwh.probe is set.
+rule probe_hybrid:
+    input:
+        metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
+        model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        heads="<results>/hwh/{scale}/{hwh}/head_influence.csv",
+        heads_parquet="<results>/hwh/{scale}/{hwh}/head_influence.parquet",
+        bins="<results>/hwh/{scale}/{hwh}/head_influence_bins.csv",
+        bins_parquet="<results>/hwh/{scale}/{hwh}/head_influence_bins.parquet",
+        maps="<results>/hwh/{scale}/{hwh}/rope_heads.npz",
+        record="<results>/hwh/{scale}/{hwh}/rope_heads.json",
+    log:
+        "<logs>/probe_hybrid/{scale}_{hwh}.log",
+    benchmark:
+        "<benchmarks>/probe_hybrid/{scale}_{hwh}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=6000,
+        runtime=60,
+        gpu=GPU,
+    params:
+        program=program("probe_hybrid"),
+        code=code("probe_hybrid"),
+        model=lambda wildcards, input: os.path.dirname(input.model),
+        folder=lambda wildcards, output: os.path.dirname(output.heads),
+        settings=lambda wildcards: settings(
+            {
+                "scale": wildcards.scale,
+                "training_length": SCALES[wildcards.scale].length,
+                # Weights at initialisation are drawn anew from what the training was told.
+                "model": {
+                    **json.loads(hwh_training_settings(wildcards))["model"],
+                    "name": wildcards.hwh,
+                },
+                "probe": PRESET.hwh.probe,
+                "band": PRESET.band,
+                "held_out_prose_source": PRESET.data.held_out_prose_source,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
