@@ -485,9 +485,9 @@ class EvaluationConfig(Strict):
 
 
 class TargetsConfig(Strict):
-    """Which of the paper's figures and tables this preset can draw; the ledger names the others."""
+    """Which of the paper's figures and tables this preset can draw, and of ours; the ledger names the others."""
 
-    figures: list[Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]]
+    figures: list[Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "head_influence"]]
     tables: list[Literal[1, 2, 3, 4, 5, 6, 7, 8]]
 
 

@@ -1,4 +1,4 @@
-"""Draw one figure of the paper from result files: PDF, PNG, the CSV of what it shows, and a manifest."""
+"""Draw one figure from result files: PDF, PNG, the CSV of what it shows, and a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hwh_core.scripting import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("number", type=int, help="number of the figure, 2 to 15")
+    parser.add_argument("figure", help="number of a figure of the paper, 2 to 15, or head_influence")
     parser.add_argument("--root", type=Path, required=True, help="folder of the preset's results, results/<preset>")
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")
@@ -19,10 +19,11 @@ def main() -> None:
     options = parser.parse_args()
 
     from hwh_core.reporting.results import Results, preset_of
+    from hwh_core.reporting.selection import figure_of
     from hwh_core.reporting.style import draw_and_write
 
     results = Results(options.root, preset_of(options.config, options.settings))
-    for path in draw_and_write(options.number, results, options.output):
+    for path in draw_and_write(figure_of(options.figure), results, options.output):
         print(path)
 
 

@@ -16,6 +16,7 @@ from . import (
     claims_numeric,
     claims_pretrained,
     claims_synthetic,
+    head_influence,
     requirements,
     selection,
 )
@@ -183,6 +184,7 @@ def markdown(records: list[ClaimRecord], results: Results) -> str:
         preset=results.preset,
         deviations=deviations(results.preset),
         tried=models_tried(results),
+        beyond=head_influence.notes(results),
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 from ..config import ControlledModel, HwHModel, HwHScale, NiahGrid, PresetConfig, PretrainedModel
 from . import selection
 
+# What the probe of the HwH family's own heads writes.
+HEAD_INFLUENCE, HEAD_INFLUENCE_BINS, ROPE_HEADS = "head_influence.csv", "head_influence_bins.csv", "rope_heads.json"
+
 
 def factor_text(factor: float) -> str:
     """A probe length as in file names: ``0.5``, ``1``, ``2``."""
@@ -44,9 +47,12 @@ def _members(preset: PresetConfig, chosen: list[selection.Condition]) -> list[Co
     return [model for condition in chosen for model in groups[condition]]
 
 
-def figure_inputs(preset: PresetConfig, number: int) -> list[str]:
+def figure_inputs(preset: PresetConfig, number: selection.FigureId) -> list[str]:
     """Files that a figure needs. Raises :class:`selection.ReportError` naming the models that the preset lacks."""
     selection.refuse_if_missing(preset, "figure", number)
+    if number == "head_influence":
+        scale, probed = selection.probed(preset)
+        return hwh_files(scale, probed, HEAD_INFLUENCE, HEAD_INFLUENCE_BINS)
     if number in (2, 7, 9):
         models = [selection.primary_pretrained(preset)]
     elif number == 8:
@@ -122,4 +128,6 @@ def claims_inputs(preset: PresetConfig) -> list[str]:
         for model in scale.models:
             measured = ("scores.csv", "niah.csv", "niah_cells.csv") if model.retrieval_mix else ()
             paths += hwh_files(scale, [model], "metrics.json", *measured)
+    scale, probed = selection.probed(preset)
+    paths += hwh_files(scale, probed, HEAD_INFLUENCE, ROPE_HEADS) if probed else []
     return paths

@@ -28,6 +28,13 @@ from .selection import ReportError
 HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
 SCORES_COLUMNS = {"scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256"}
 CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
+INFLUENCE_KEYS = {
+    "scale", "model", "architecture", "seed", "layer", "group", "head", "kind", "position_encoding"
+}  # fmt: skip
+INFLUENCE_COLUMNS = INFLUENCE_KEYS | {
+    "median_distance_tokens", "share_within_128_tokens", "needle_share", "needle_share_stderr", "needle_share_if_even"
+}  # fmt: skip
+INFLUENCE_BINS_COLUMNS = INFLUENCE_KEYS | {"distance_from_tokens", "distance_below_tokens", "share"}
 PROMPT_COLUMNS = {"length", "depth", "sample", "needle_distance", "correct"}
 
 
@@ -194,6 +201,18 @@ class Results:
     def additional_cells(self, scale: HwHScale, models: list[HwHModel], grid: NiahGrid) -> pd.DataFrame:
         """Cells of one of the additional needle grids of several models, one below the other."""
         return self._hwh(scale, models, requirements.additional_cells_file(grid), CELLS_COLUMNS)
+
+    def head_influence(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
+        """What the heads of several models read, one row a head."""
+        return self._hwh(scale, models, requirements.HEAD_INFLUENCE, INFLUENCE_COLUMNS)
+
+    def head_influence_bins(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
+        """Influence by distance of the heads of several models, one row a head and bin."""
+        return self._hwh(scale, models, requirements.HEAD_INFLUENCE_BINS, INFLUENCE_BINS_COLUMNS)
+
+    def rope_heads(self, scale: HwHScale, model: HwHModel) -> dict:
+        """Description of RFIS and RPD of the heads of a model that rotate, with their band."""
+        return self.json(f"hwh/{scale.name}/{model.name}/{requirements.ROPE_HEADS}")
 
     def prompts(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """Needle prompts of several models, one row a prompt."""

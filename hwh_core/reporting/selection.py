@@ -12,6 +12,8 @@ from ..scripting import UserError
 MAIN_ARCHITECTURES = ("transformer", "gdn", "inter", "hwh_std")
 COMPONENT_ARCHITECTURES = ("hwh_std", "hwh_swa", "hwh_std_r")
 ALLOCATION_ARCHITECTURES = ("hwh_uniform13", "hwh_outer13", "hwh_std")
+# Every kind of head, alone and beside others, in the order of the figure.
+PROBED_ARCHITECTURES = ("hwh_std", "hwh_std_r", "hwh_swa", "inter", "gdn", "transformer")
 ARCHITECTURE_TITLES = {
     "transformer": "Transformer",
     "gdn": "GDN",
@@ -25,10 +27,23 @@ ARCHITECTURE_TITLES = {
 PAPER_LENGTH = 2048
 FIGURE_NUMBERS = tuple(range(2, 16))
 TABLE_NUMBERS = tuple(range(1, 9))
+# Figures of this project that the paper does not have, by name.
+OWN_FIGURES = ("head_influence",)
+FigureId = int | str
 
 
 class ReportError(UserError):
     """A figure, a table or the ledger cannot be made; the message names what is missing and the mend."""
+
+
+def figure_name(figure: FigureId) -> str:
+    """Name of a figure's files, module and rule: ``fig3``, ``fig_head_influence``."""
+    return f"fig{figure}" if isinstance(figure, int) else f"fig_{figure}"
+
+
+def figure_of(text: str) -> FigureId:
+    """The figure that a command line names: a number of the paper, or one of :data:`OWN_FIGURES`."""
+    return int(text) if text.isdigit() else text
 
 
 @dataclass(frozen=True, order=True)
@@ -168,6 +183,14 @@ def scale_for(preset: PresetConfig, claim_scale: str, architectures: Iterable[st
     return None
 
 
+def probed(preset: PresetConfig) -> tuple[HwHScale | None, list[HwHModel]]:
+    """The scale whose heads are probed and its models, by architecture and seed; no models without ``hwh.probe``."""
+    scale = scale_for(preset, "380M")
+    if preset.hwh.probe is None or scale is None:
+        return scale, []
+    return scale, models_of(scale, PROBED_ARCHITECTURES)
+
+
 def _need_family(preset: PresetConfig, family: str) -> list[str]:
     return [] if pretrained_model(preset, family) else [f"pretrained model {family}"]
 
@@ -179,8 +202,16 @@ def _need_architectures(preset: PresetConfig, claim_scale: str, architectures: t
     return [f"HwH architecture {name} in one scale" for name in architectures if name not in best]
 
 
-def missing_for_figure(preset: PresetConfig, number: int) -> list[str]:
-    """What the preset lacks for a figure; empty when it can be drawn. Raises :class:`ReportError` for a bad number."""
+def _missing_for_head_influence(preset: PresetConfig) -> list[str]:
+    if preset.hwh.probe is None:
+        return ["a probe of the heads of the HwH family (hwh.probe)"]
+    return [] if probed(preset)[1] else ["an HwH architecture that is probed"]
+
+
+def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
+    """What the preset lacks for a figure; empty when it can be drawn. Raises :class:`ReportError` for others."""
+    if number == "head_influence":
+        return _missing_for_head_influence(preset)
     with_norm, without_norm = conditions(preset, True), conditions(preset, False)
     if number in (2, 7, 9):
         return [] if primary_pretrained(preset) else ["a pretrained model"]
@@ -202,7 +233,8 @@ def missing_for_figure(preset: PresetConfig, number: int) -> list[str]:
         return _need_family(preset, "Gemma-7B")
     if number == 15:
         return [] if scale_for(preset, "380M") else ["an HwH scale"]
-    raise ReportError(f"figure {number} is none of this report's; choose one of {list(FIGURE_NUMBERS)}")
+    known = [*FIGURE_NUMBERS, *OWN_FIGURES]
+    raise ReportError(f"figure {number} is none of this report's; choose one of {known}")
 
 
 def missing_for_table(preset: PresetConfig, number: int) -> list[str]:
@@ -218,9 +250,9 @@ def missing_for_table(preset: PresetConfig, number: int) -> list[str]:
     raise ReportError(f"table {number} is none of this report's; choose one of {list(TABLE_NUMBERS)}")
 
 
-def available_figures(preset: PresetConfig) -> list[int]:
-    """Numbers of all figures that the models of a preset allow."""
-    return [number for number in FIGURE_NUMBERS if not missing_for_figure(preset, number)]
+def available_figures(preset: PresetConfig) -> list[FigureId]:
+    """All figures that the models of a preset allow: numbers of the paper's, then names of ours."""
+    return [figure for figure in (*FIGURE_NUMBERS, *OWN_FIGURES) if not missing_for_figure(preset, figure)]
 
 
 def available_tables(preset: PresetConfig) -> list[int]:
@@ -228,7 +260,7 @@ def available_tables(preset: PresetConfig) -> list[int]:
     return [number for number in TABLE_NUMBERS if not missing_for_table(preset, number)]
 
 
-def refuse_if_missing(preset: PresetConfig, kind: str, number: int) -> None:
+def refuse_if_missing(preset: PresetConfig, kind: str, number: FigureId) -> None:
     """Raise :class:`ReportError` naming what the preset lacks for a ``figure`` or ``table``."""
     missing = (missing_for_figure if kind == "figure" else missing_for_table)(preset, number)
     if missing:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ..files import atomic_write, sha256_of
 from ..provenance import code_hash, write_manifest
+from .selection import FigureId, figure_name, refuse_if_missing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,9 @@ def colour_of(architecture: str, position: int = 0) -> str:
     return ARCHITECTURE_COLOURS.get(architecture, list(OKABE_ITO.values())[position % len(OKABE_ITO)])
 
 
-def write_drawing(drawing: Drawing, prefix: str | Path, results: Results, number: int, started: float) -> list[Path]:
+def write_drawing(
+    drawing: Drawing, prefix: str | Path, results: Results, number: FigureId, started: float
+) -> list[Path]:
     """Write ``prefix`` + .pdf, .png, .csv and the manifest of the PDF; return the three paths.
 
     Raises :class:`hwh_core.files.OutputError` when a file cannot be written.
@@ -96,22 +99,20 @@ def write_drawing(drawing: Drawing, prefix: str | Path, results: Results, number
     others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"figure": number, "preset": results.preset.preset, **drawing.settings}
     # The program loads the figure's module by name, so the program's own code hash does not hold it.
-    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/fig{number}.py")}
+    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/{figure_name(number)}.py")}
     write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
     return paths
 
 
-def draw_and_write(number: int, results: Results, prefix: str | Path) -> list[Path]:
+def draw_and_write(number: FigureId, results: Results, prefix: str | Path) -> list[Path]:
     """Draw figure ``number`` from the files of ``results`` and write it.
 
     Raises :class:`hwh_core.reporting.selection.ReportError` when the preset lacks its models or a file is missing.
     """
     from importlib import import_module
 
-    from .selection import refuse_if_missing
-
     refuse_if_missing(results.preset, "figure", number)
     started = time.time()
     use_style()
-    drawing = import_module(f"{__package__}.fig{number}").draw(results)
+    drawing = import_module(f"{__package__}.{figure_name(number)}").draw(results)
     return write_drawing(drawing, prefix, results, number, started)

@@ -32,11 +32,13 @@ def wide(tmp_path_factory) -> Case:
         controlled=[*presets.laptop_controlled(), presets.controlled_model(1e6, 256, qk_norm=False)],
         models=[presets.pretrained(name) for name in names],
         scales=[presets.scale(presets.ALL, seeds=2)],
+        probe=presets.HEAD_PROBE,
     )
     root = tmp_path_factory.mktemp("wide")
     tree.write_controlled(root, preset)
     tree.write_pretrained(root, preset, layers=18, heads=4)
     tree.write_hwh(root, preset)
+    tree.write_head_influence(root, preset)
     tree.put_json(root / "synthetic.json", tree.synthetic())
     return Case(root, preset)
 

@@ -67,6 +67,7 @@ def preset(
     models: list[dict] | None = None,
     scales: list[dict] | None = None,
     name: str = "laptop",
+    probe: dict | None = None,
 ) -> PresetConfig:
     data = {
         "preset": name,
@@ -109,7 +110,7 @@ def preset(
                 "samples": "synthetic",
             },
         },
-        "hwh": {"scales": scales if scales is not None else [scale(MAIN)]},
+        "hwh": {"probe": probe, "scales": scales if scales is not None else [scale(MAIN)]},
         "evaluation": {
             "rows": {"kind": "files", "path": "rows"},
             "tasks": [{"name": "piqa"}],
@@ -128,6 +129,9 @@ def preset(
         "targets": {"figures": [], "tables": []},
     }
     return validate_preset(data, "imagined preset")
+
+
+HEAD_PROBE = {"num_samples": 4, "num_queries": 64, "num_contexts": 4}
 
 
 def laptop_controlled() -> list[dict]:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hwh_core.config import PresetConfig
+from hwh_core.architectures import describe_allocation, layers_of_shape
+from hwh_core.config import ControlledModel, PresetConfig
+from hwh_core.reporting import selection
 from hwh_core.rope import inverse_frequencies, predicted_index, predicted_period
 
 SHA = "a" * 64
@@ -304,6 +306,69 @@ def write_hwh(
             chosen = (accuracies or paper_like_accuracy)(model.architecture, scale_.length)
             write_niah(folder, scale_, model, config, chosen)
             put_json(folder / "metrics.json", {"tokens": 204800, "parameters": 1900000, "held_out_loss": 4.7})
+
+
+# Needle share, decay of the reading (tokens), and share of it that lies evenly on all tokens, by kind of head.
+READING = {
+    "none": (0.6, 20.0, 0.9),
+    "rope": (0.3, 30.0, 0.4),
+    "window": (0.02, 20.0, 0.0),
+    "recurrent": (0.005, 6.0, 0.0),
+}
+
+
+def head_influence(scale, model, reading: dict = READING) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Heads of one model that read exponentially less with distance, plus an even share: heads and bins."""
+    heads, bins, distances = [], [], np.arange(scale.length - 4)
+    rng = np.random.default_rng(model.seed)
+    # As the probe makes them for a length that is a power of two.
+    edges = [(0, 1), *((2**k, 2 ** (k + 1)) for k in range(scale.length.bit_length() - 1))]
+    layers = layers_of_shape(scale.shape.model_dump(exclude_none=True), model.architecture)
+    places = [(index, place) for index, layer in enumerate(layers) for place in range(len(layer))]
+    for (layer, place), group in zip(places, describe_allocation(layers), strict=True):
+        windowed = group["kind"] == "sliding_window"
+        needle, decay, even = reading["window" if windowed else group["position_encoding"]]
+        for head in range(group["heads"]):
+            key = {
+                "scale": scale.name, "model": model.name, "architecture": model.architecture, "seed": model.seed,
+                "layer": layer, "group": place, "head": head, "kind": group["kind"],
+                "position_encoding": group["position_encoding"],
+            }  # fmt: skip
+            near = np.exp(-distances / (decay * rng.uniform(0.8, 1.25)))
+            share = (1 - even) * near / near.sum() + even / len(distances)
+            heads.append(
+                {
+                    **key,
+                    "median_distance_tokens": float(np.searchsorted(share.cumsum(), 0.5)),
+                    "share_within_128_tokens": share[:128].sum(),
+                    "needle_share": needle * rng.uniform(0.8, 1.25),
+                    "needle_share_stderr": 0.01,
+                    "needle_share_if_even": 0.08,
+                }
+            )
+            bins += [
+                {**key, "distance_from_tokens": low, "distance_below_tokens": high, "share": share[low:high].sum()}
+                for low, high in edges
+            ]
+    return pd.DataFrame(heads), pd.DataFrame(bins)
+
+
+def write_head_influence(root: Path, config: PresetConfig, reading: dict = READING) -> None:
+    """What the heads of the probed models read, and a band at group 5 of those that rotate."""
+    scale, models = selection.probed(config)
+    for model in models:
+        folder = root / "hwh" / scale.name / model.name
+        heads, bins = head_influence(scale, model, reading)
+        put_table(folder / "head_influence.csv", heads)
+        put_table(folder / "head_influence_bins.csv", bins)
+        rotates = heads["position_encoding"].eq("rope").any()
+        about = band(controlled(scale), peak=5.0 + 0.1 * model.seed, head_dim=16) if rotates else None
+        put_json(folder / "rope_heads.json", {"band": about})
+
+
+def controlled(scale) -> ControlledModel:
+    """A controlled model of the training length of a scale."""
+    return ControlledModel(name="own", rope_theta=10000.0, length=scale.length, qk_norm=True, seed=0)
 
 
 def write_all(root: Path, config: PresetConfig) -> None:

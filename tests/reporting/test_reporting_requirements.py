@@ -14,6 +14,7 @@ from hwh_core.reporting import requirements, selection
 from hwh_core.reporting.selection import Condition, ReportError
 from hwh_core.reporting.style import use_style
 
+FIGURES = (*selection.FIGURE_NUMBERS, *selection.OWN_FIGURES)
 PACKAGE = Path(import_module("hwh_core.reporting").__file__).parent
 
 
@@ -30,19 +31,19 @@ def test_no_reporting_module_loads_torch_or_transformers():
 
 def test_every_figure_and_table_has_a_module_and_a_caption():
     captions = PACKAGE.parents[1] / "workflow" / "report"
-    for kind, numbers in (("fig", selection.FIGURE_NUMBERS), ("table", selection.TABLE_NUMBERS)):
-        for number in numbers:
-            assert (PACKAGE / f"{kind}{number}.py").is_file()
-            assert len((captions / f"{kind}{number}.rst").read_text(encoding="utf-8")) > 40
+    names = [selection.figure_name(figure) for figure in FIGURES]
+    for name in (*names, *(f"table{number}" for number in selection.TABLE_NUMBERS)):
+        assert (PACKAGE / f"{name}.py").is_file()
+        assert len((captions / f"{name}.rst").read_text(encoding="utf-8")) > 40
 
 
-@pytest.mark.parametrize("number", selection.FIGURE_NUMBERS)
+@pytest.mark.parametrize("number", FIGURES)
 def test_a_figure_reads_exactly_the_files_that_the_workflow_gives_it(wide, number):
     import matplotlib.pyplot as plt
 
     use_style()
     results = wide.results()
-    drawing = import_module(f"hwh_core.reporting.fig{number}").draw(results)
+    drawing = import_module(f"hwh_core.reporting.{selection.figure_name(number)}").draw(results)
     plt.close(drawing.figure)
     read = {path.relative_to(wide.root).as_posix() for path in results.used}
     assert read == set(requirements.figure_inputs(wide.preset, number))

@@ -11,7 +11,7 @@ from snakemake.exceptions import WorkflowError
 
 from hwh_core import chains, provenance
 from hwh_core.config import ConfigError, validate_preset
-from hwh_core.reporting import requirements
+from hwh_core.reporting import requirements, selection
 
 try:
     PRESET = validate_preset(
@@ -181,8 +181,8 @@ TRAINING_CODE = (
 )
 
 figure_files = [
-    f"<results>/figures/fig{number}.{kind}"
-    for number in PRESET.targets.figures
+    f"<results>/figures/{selection.figure_name(figure)}.{kind}"
+    for figure in PRESET.targets.figures
     for kind in ("pdf", "png", "csv")
 ]
 table_files = [

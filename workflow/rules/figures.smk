@@ -1,26 +1,28 @@
-# One rule a figure, named as the paper names it: `snakemake fig3 --forcerun fig3` draws Figure 3 anew.
+# One rule a figure, named as the paper names it: `snakemake fig3 --forcerun fig3` draws Figure 3 anew. Ours have names.
 
 
-for number in PRESET.targets.figures:
+for figure in PRESET.targets.figures:
+
+    figure_name = selection.figure_name(figure)
 
     rule:
         name:
-            f"fig{number}"
+            figure_name
         input:
-            under_results(requirements.figure_inputs(PRESET, number)),
+            under_results(requirements.figure_inputs(PRESET, figure)),
         output:
             report(
-                f"<results>/figures/fig{number}.png",
-                caption=f"../report/fig{number}.rst",
+                f"<results>/figures/{figure_name}.png",
+                caption=f"../report/{figure_name}.rst",
                 category="Figures",
-                labels={"figure": f"{number:02d}"},
+                labels={"figure": figure_name.removeprefix("fig").zfill(2)},
             ),
-            f"<results>/figures/fig{number}.pdf",
-            f"<results>/figures/fig{number}.csv",
+            f"<results>/figures/{figure_name}.pdf",
+            f"<results>/figures/{figure_name}.csv",
         log:
-            f"<logs>/figures/fig{number}.log",
+            f"<logs>/figures/{figure_name}.log",
         benchmark:
-            f"<benchmarks>/figures/fig{number}.tsv"
+            f"<benchmarks>/figures/{figure_name}.tsv"
         conda:
             "../envs/analysis.yaml"
         threads: 1
@@ -30,11 +32,11 @@ for number in PRESET.targets.figures:
             gpu=0,
         params:
             program=program("draw_figure"),
-            code=code("draw_figure", f"hwh_core/reporting/fig{number}.py"),
-            number=number,
+            code=code("draw_figure", f"hwh_core/reporting/{figure_name}.py"),
+            figure=figure,
             folder=lambda wildcards: RESULTS,
             stem=lambda wildcards, output: os.path.splitext(output[0])[0],
             settings=lambda wildcards: settings(PRESET),
         shell:
-            "python {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
+            "python {params.program:q} {params.figure} --root {params.folder:q} --settings {params.settings:q}"
             " --output {params.stem:q} 2>&1 | tee {log:q}"
