@@ -63,6 +63,9 @@ def scatter_panel(axis: Axes, heads: pd.DataFrame, even: float) -> None:
     """Every head by its median distance and the share of the influence on it that comes from the needle."""
     for kind in kinds_in(heads):
         rows = heads[heads["head_kind"] == kind].dropna(subset=["median_distance_tokens"])
+        if rows.empty:
+            # An empty line that is not clipped has no extent, which the layout cannot take.
+            continue
         colour, _, marker = LOOKS[kind]
         axis.plot(
             rows["median_distance_tokens"].clip(lower=0.5), rows["needle_share"].clip(lower=LOWEST_SHARE), marker,

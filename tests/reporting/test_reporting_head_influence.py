@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 
 import matplotlib.pyplot as plt
@@ -76,7 +77,7 @@ def test_the_report_says_that_nope_heads_retrieve_and_gdn_heads_are_local(tmp_pa
 def test_the_report_says_when_it_is_the_other_way_round(tmp_path):
     reverse = tree.READING | {"none": tree.READING["recurrent"], "recurrent": tree.READING["none"]}
     [std] = [line for line in notes_of(tmp_path, preset_with(), reverse) if "heads of HwH-std read" in line]
-    assert "do NoPE heads retrieve more than Gated DeltaNet heads: no, the reverse, difference -0." in std
+    assert "do NoPE heads retrieve more than Gated DeltaNet heads: no, the reverse, difference -0.6" in std
     assert "do Gated DeltaNet heads read nearer than NoPE heads: no, the reverse" in std
 
 
@@ -112,8 +113,9 @@ def test_heads_that_read_sinks_alone_are_left_out_of_distances(tmp_path):
     assert "NoPE): needle share 0.6" in std
     assert "median distance undefined" in std
     assert "read nearer" not in std
-    figure = draw_and_write("head_influence", Results(tmp_path, preset), tmp_path / "figures" / "fig_head_influence")
-    assert len(figure) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the layout warns where it gives up
+        draw_and_write("head_influence", Results(tmp_path, preset), tmp_path / "fig_head_influence")
     use_style()
     drawing = MODULE.draw(Results(tmp_path, preset))
     plt.close(drawing.figure)
