@@ -16,9 +16,12 @@ from .files import sha256_of, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
-# Checks settings, writes files and manifests, shows progress: no value of a result comes from here (defaults of the
-# schema are resolved in the settings that a job is given), so an edit there reruns nothing.
-PLUMBING = tuple(f"hwh_core/{name}.py" for name in ("config", "files", "scripting", "provenance", "progress"))
+# Checks settings, writes files and manifests, shows progress, chooses a device: no value of a result comes from here
+# (defaults of the schema are resolved in the settings that a job is given), so an edit there reruns nothing.
+PLUMBING = tuple(
+    f"hwh_core/{name}.py"
+    for name in ("config", "files", "scripting", "provenance", "progress", "devices", "memory_estimate", "memory_plan")
+)
 RECORDED_PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pandas", "lm-eval", "datasets",
     "snakemake", "triton", "flash-linear-attention", "fla-core", "gguf", "matplotlib",

@@ -11,13 +11,14 @@ from typing import Literal
 
 from .config import ModelShape, PresetConfig, TrainingConfig
 from .machine import GIB, NEEDED, Machine
+from .memory_plan import HUB_VOCABULARY, card_of, largest_training, planned_trainings, refused
+from .scripting import UserError
 
 State = Literal["ok", "fetch", "slower", "missing"]
 # Bytes a parameter: weights in float32, and a checkpoint of weights and two moments of the optimizer.
 WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
 # Of English text under a vocabulary of thousands of entries; for estimates of disk only.
 BYTES_A_TOKEN = 4
-HUB_VOCABULARY = 32000
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,28 @@ def _sizes(preset: PresetConfig, machine: Machine, root: Path) -> Iterator[Need]
     yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, {needed}")
 
 
+def _training_memory(preset: PresetConfig, machine: Machine) -> Iterator[Need]:
+    try:
+        largest = largest_training(preset)
+        cards = [card_of(card.name, card.memory) for card in machine.accelerators]
+        problems = refused(preset, (planned.folder for planned in planned_trainings(preset)), cards)
+    except UserError as error:
+        yield Need("GPU memory", "missing", str(error))
+        return
+    if problems:
+        yield Need("GPU memory", "missing", problems[0])
+    elif largest is not None:
+        planned, needed = largest
+        on = "" if cards else "; no GPU here to compare with"
+        yield Need("GPU memory", "ok", f"largest training {planned.folder}: {needed / GIB:.1f} GiB on a GPU{on}")
+
+
 def preset_needs(preset: PresetConfig, machine: Machine, root: Path, *, offline: bool = False) -> list[Need]:
     """Everything that a preset needs; ``root`` is the working directory of the workflow, ``offline`` HF_HUB_OFFLINE."""
     return [
         *_packages(machine),
         *_accelerator(preset, machine),
+        *_training_memory(preset, machine),
         *_fetched(preset, root, offline, machine),
         *_local_files(preset, root),
         *_sizes(preset, machine, root),

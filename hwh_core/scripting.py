@@ -35,7 +35,7 @@ def load_settings(text_or_path: str) -> dict[str, Any]:
     return value
 
 
-def _start_time(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """When process ``pid`` started (clock ticks since boot), or None when it is gone; tells a reused pid apart."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
@@ -54,10 +54,10 @@ def end_with_the_workflow(seconds: float = 0.5) -> threading.Thread | None:
     pid = os.environ.get("HWH_WORKFLOW_PID")
     if not pid or not os.path.isdir("/proc"):
         return None
-    started = _start_time(int(pid))
+    started = start_time(int(pid))
 
     def watch() -> None:
-        while started is not None and _start_time(int(pid)) == started:
+        while started is not None and start_time(int(pid)) == started:
             time.sleep(seconds)
         print(f"error: the workflow process {pid} is gone; this job ends", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from hwh_core.devices import take_devices
 from hwh_core.scripting import load_settings, run
 
 KEYS = ("scale", "model", "evaluation", "seed", "held_out_prose_source")
@@ -46,6 +47,8 @@ def main() -> None:
     documents = held_out_prose(arguments.documents, settings["held_out_prose_source"])
     excerpts = perplexity_documents(documents, perplexity.max_documents, perplexity.max_bytes, settings["seed"])
     rows = [load_task_rows(arguments.rows, task.name, task.limit, settings["seed"]) for task in config.tasks]
+
+    take_devices()
 
     # Rows are checked before these imports, which take seconds.
     from hwh_core.evaluation.inference import precision

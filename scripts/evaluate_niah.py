@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from hwh_core.devices import take_devices
 from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.scripting import load_settings, run
 
@@ -56,6 +57,8 @@ def main() -> None:
         if arguments.rows is None:
             raise EvaluationError("--rows is needed for the haystack essays")
         haystack = prose_haystack(essay_texts(arguments.rows), "essays")
+
+    take_devices()
 
     from hwh_core.evaluation.inference import load_model, precision
     from hwh_core.evaluation.niah_scoring import cell_table, sample_table, score_samples

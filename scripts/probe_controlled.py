@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+from hwh_core.devices import take_devices
 from hwh_core.scripting import load_settings, run
 
 
@@ -20,6 +21,7 @@ def main() -> None:
     args = parser.parse_args()
     started = time.time()
     settings = load_settings(args.settings)
+    take_devices()
 
     from hwh_core.probes.jobs import probe_controlled
     from hwh_core.provenance import write_manifest

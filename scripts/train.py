@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+from hwh_core.devices import take_devices
+from hwh_core.memory_estimate import training_of
+from hwh_core.memory_plan import card_at_hand, require_memory
 from hwh_core.scripting import load_settings, run
 from hwh_core.training.inputs import Paths, open_inputs
 
@@ -32,6 +36,9 @@ def main() -> None:
         checkpoints=arguments.checkpoints,
     )
     inputs = open_inputs(load_settings(arguments.settings), paths)
+    take_devices()
+    training = training_of(inputs.settings, inputs.vocab_size, int(os.environ.get("WORLD_SIZE", "1")))
+    require_memory(str(arguments.output), training, card_at_hand(int(os.environ.get("LOCAL_RANK", "0"))))
 
     # Imported only now: torch takes seconds, and what can be refused is refused before.
     from hwh_core.training.run import train

@@ -17,10 +17,10 @@ import pytest
 
 def _shape() -> dict[str, Any]:
     return {
-        "num_layers": 2,
+        "num_layers": 4,
         "hidden_size": 32,
         "intermediate_size": 80,
-        "attention_head_dim": 16,
+        "attention_head_dim": 4,
         "gate": False,
     }
 
@@ -81,7 +81,7 @@ def minimal_preset() -> dict[str, Any]:
                     "tokenizer": "bpe512",
                     "length": 32,
                     "qk_norm": True,
-                    "shape": {**_shape(), "gate": True, "gdn_head_dim": 16},
+                    "shape": {**_shape(), "gate": True, "gdn_head_dim": 4},
                     "training": _training(),
                     "models": [{"name": "hwh_std_s0", "architecture": "hwh_std", "seed": 0}],
                 }

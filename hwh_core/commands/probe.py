@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..devices import take_devices
 from ..scripting import UserError
 
 
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--queries: {args.queries} is more than --length {args.length}; give at most that many")
     started = time.time()
     texts = read_texts(args.text)
+    take_devices()
     tokenizer, model = load_tokenizer(args.model), load_model(args.model)
     check_length(model, args.length, "--length")
     samples = token_windows(texts, tokenizer, args.length, args.samples, args.seed)

@@ -197,6 +197,22 @@ def test_bfloat16_needs_a_fit_gpu(workflow, minimal_preset, changes, named):
     assert named in detail
 
 
+def test_the_largest_training_is_told_and_compared_with_the_gpus_here(workflow, minimal_preset):
+    state, detail = states(minimal_preset, a_machine(accelerators=()), workflow)["GPU memory"]
+    told = "largest training hwh/tiny/hwh_std_s0: 0.1 GiB on a GPU"
+    assert (state, detail) == ("ok", f"{told}; no GPU here to compare with")
+    assert states(minimal_preset, a_machine(), workflow)["GPU memory"] == ("ok", told)
+    small = a_machine(accelerators=(Accelerator("small card", GIB // 2, (9, 0)),))
+    state, detail = states(minimal_preset, small, workflow)["GPU memory"]
+    assert state == "missing"
+    assert detail.startswith("hwh/tiny/hwh_std_s0: this training needs about 0.1 GiB")
+    assert "hwh.scales.tiny.training.micro_batch_tokens" in detail
+    minimal_preset["hwh"]["scales"][0]["shape"]["attention_head_dim"] = 7
+    state, detail = states(minimal_preset, a_machine(), workflow)["GPU memory"]
+    assert state == "missing"
+    assert "attention_head_dim = 7" in detail
+
+
 def test_hybrids_on_a_gpu_need_fla(workflow, minimal_preset):
     minimal_preset["hwh"]["scales"][0]["training"]["precision"] = "bfloat16"
     without = a_machine(versions=dict.fromkeys(NEEDED, "1"))

@@ -10,6 +10,9 @@ import time
 import pytest
 import torch
 
+from hwh_core.memory_estimate import peak_bytes, training_of
+from hwh_core.training.settings import parse_settings
+
 
 def run(command_and_environment, **options):
     command, environment = command_and_environment
@@ -167,3 +170,26 @@ def test_help_needs_no_heavy_import(train_command, settings, tmp_path):
     assert done.returncode == 0
     assert "--held-out" in done.stdout
     assert "torch" not in done.stderr
+
+
+def test_a_card_that_is_too_small_is_refused_before_anything_is_written(settings, train_command, tmp_path, monkeypatch):
+    """The card is made up: what is refused is decided before a device is used."""
+    values = settings(tokens_per_step=4096, micro_batch_tokens=2048)
+    (_, script, *arguments), environment = train_command(values, tmp_path / "out")
+    program = (
+        "import runpy, sys; from hwh_core import memory_plan; from hwh_core.memory_estimate import Card; "
+        "memory_plan.card_at_hand = lambda rank: Card('a small card', 2**30, FREE); "
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    training = training_of(parse_settings(values), vocab_size=320)
+    for free, mend in (
+        (peak_bytes(training) - 1, "lower training.micro_batch_tokens from 2048 to 1024, the largest value that fits"),
+        (10**6, "no value of training.micro_batch_tokens fits"),
+    ):
+        done = run(([sys.executable, "-c", program.replace("FREE", str(free)), script, *arguments], environment))
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"error: {tmp_path / 'out'}: this training needs about ")
+        assert done.stderr.count("\n") == 1
+        assert "a small card has 1.0 GiB" in done.stderr
+        assert mend in done.stderr
+        assert not (tmp_path / "out").exists()

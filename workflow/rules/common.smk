@@ -9,8 +9,9 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
-from hwh_core import chains, provenance
+from hwh_core import chains, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
+from hwh_core.devices import visible_devices
 from hwh_core.reporting import requirements, selection
 
 try:
@@ -89,9 +90,15 @@ CHAINS = chains.find_chains(PRESET)
 # With a retrieval mix in the preset, needles are asked for keys and numbers that no model saw in training.
 UNSEEN_ONLY = any(scale.retrieval_mix is not None for scale in PRESET.hwh.scales)
 FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_factors]
-# Presets that train in bfloat16 are made for a GPU; the profile says how many there are.
+# Jobs run on this machine, not on a cluster: its GPUs are those that there are.
+LOCAL = workflow.is_main_process and workflow.resource_settings.nodes is None
+GPUS = visible_devices() if LOCAL else ()
+if LOCAL and "gpu" not in workflow.global_resources:
+    workflow.register_resource("gpu", max(1, len(GPUS)))
+# Presets that train in bfloat16 are made for a GPU; where there is one, the others use it too.
 GPU = int(
-    any(
+    bool(GPUS)
+    or any(
         training.precision == "bfloat16"
         for training in [
             PRESET.controlled.training,
@@ -335,3 +342,20 @@ def chain_data(wildcards):
         f"{store}/tokenizer/tokenizer.json",
         *more,
     ]
+
+
+def refuse_what_does_not_fit():
+    """Stop before the first job if a training that is to run needs more memory than any GPU here has."""
+    folders = {
+        "train_controlled": "controlled/{controlled}",
+        "train_hwh": "hwh/{scale}/{hwh}",
+    }
+    waiting = [
+        folders[job.rule.name].format(**job.wildcards_dict)
+        for job in workflow.dag.needrun_jobs()
+        if job.rule.name in folders
+    ]
+    sentences = memory_plan.refused(PRESET, waiting, memory_plan.planned_cards(GPUS))
+    if sentences:
+        more = f" ({len(sentences) - 1} more do not fit)" if len(sentences) > 1 else ""
+        raise WorkflowError(sentences[0] + more)

@@ -1,0 +1,197 @@
+"""GPU slots: every job takes devices of its own, whichever workflow of this user started it.
+
+A slot is an exclusive lock (flock) on a file named after a device's UUID, so that workflows with other orders of
+CUDA_VISIBLE_DEVICES agree on it. The lock is held for the life of the process; the kernel releases it however the
+process dies. Devices come from ``nvidia-smi -L``: nothing here imports torch or makes a CUDA context.
+
+A scheduler that gives a job one device is no exception: that lock is free unless two jobs were given the same device,
+which happens where CUDA_VISIBLE_DEVICES was set by hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .scripting import UserError, start_time
+
+FIRST_NOTICE_SECONDS, NOTICE_SECONDS, POLL_SECONDS = 5.0, 600.0, 0.5
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that a process can use alone: a GPU, or one MIG instance of it. ``gpu``: UUID of the whole GPU."""
+
+    uuid: str
+    gpu: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"GPU {self.number} ({self.uuid})"
+
+
+def parse_listing(text: str) -> tuple[Device, ...]:
+    """Devices in the output of ``nvidia-smi -L``; a GPU that is split stands there by its MIG instances."""
+    gpus: list[tuple[Device, list[Device]]] = []
+    for line in text.splitlines():
+        if match := re.match(r"GPU (\d+): .*\(UUID: (GPU-[^)]+)\)", line):
+            gpus.append((Device(match[2], match[2], int(match[1])), []))
+        elif gpus and (match := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line)):
+            gpu, instances = gpus[-1]
+            instances.append(Device(match[1], gpu.uuid, gpu.number))
+    return tuple(device for gpu, instances in gpus for device in instances or [gpu])
+
+
+def select(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]:
+    """The devices that CUDA_VISIBLE_DEVICES = ``visible`` names, in its order (None: all).
+
+    As in CUDA, what follows an unknown entry is hidden, an abbreviated UUID must be unique, and an entry given twice
+    hides everything. Numbers are those of nvidia-smi; the number or UUID of a split GPU stands for all its instances.
+    """
+    if visible is None:
+        return tuple(devices)
+    chosen: list[Device] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.startswith("GPU-"):
+            found = [device for device in devices if device.gpu.startswith(entry)]
+        else:
+            found = [device for device in devices if entry in (str(device.number), device.uuid)]
+        if len({device.gpu for device in found}) != 1:
+            break
+        if any(device in chosen for device in found):
+            return ()
+        chosen += found
+    return tuple(chosen)
+
+
+def torch_is_for_cuda() -> bool:
+    """Whether the torch installed here was built for CUDA, without importing it; True where none is installed."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return True
+    version = Path(found.origin).with_name("version.py")
+    return not version.is_file() or re.search(r"^cuda\b.*= None", version.read_text(encoding="utf-8"), re.M) is None
+
+
+def visible_devices() -> tuple[Device, ...]:
+    """Devices that a job of this process would see; none without a driver, or with a torch that cannot use them."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not torch_is_for_cuda():
+        return ()
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return select(parse_listing(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def lock_folder() -> Path:
+    """Where locks of this user lie. Fixed rather than from the environment, which differs between two logins."""
+    base = Path("/tmp") if os.access("/tmp", os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    return base / f"hwh-gpu-{os.getuid()}"
+
+
+def _open_folder(folder: Path) -> None:
+    """Make ``folder`` and hold it shared for the life of this process: cleaners of /tmp leave locked folders alone."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise UserError(f"GPU locks: {folder} is not a folder of this user; remove it")
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
+
+
+def _lock(path: Path, wait: bool = False) -> int | None:
+    """Descriptor that holds ``path`` alone, or None if another process does (and ``wait`` is not asked for)."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        # Removed by somebody between opening and locking: the lock would be on a file that nobody else finds.
+        os.close(descriptor)
+
+
+def _file(folder: Path, device: Device) -> Path:
+    return folder / f"{device.uuid.replace('/', '_')}.lock"
+
+
+def _owner(folder: Path, device: Device) -> dict[str, str]:
+    """What the last owner of a device wrote about itself; empty where nothing complete is there."""
+    try:
+        return json.loads(_file(folder, device).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _describe(owner: dict[str, str]) -> str:
+    return f"is held by process {owner['pid']}" if "pid" in owner else "is free"
+
+
+def _take(devices: Sequence[Device], count: int, folder: Path, owner: dict[str, str]) -> list[Device]:
+    """The first ``count`` free devices, locked until this process ends; none of them if there are fewer."""
+    # One at a time: two jobs that each need several would take some from each other, and both give up.
+    gate = _lock(folder / "gate", wait=True)
+    taken: dict[Device, int] = {}
+    for device in devices:
+        if len(taken) < count and (descriptor := _lock(_file(folder, device))) is not None:
+            taken[device] = descriptor
+    complete = len(taken) == count
+    for descriptor in taken.values():
+        os.truncate(descriptor, 0)
+        if complete:
+            os.write(descriptor, json.dumps(owner).encode())
+        else:
+            os.close(descriptor)
+    os.close(gate)
+    return list(taken) if complete else []
+
+
+def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
+    """Take one device, or as many as torchrun started processes here, and show CUDA these alone; waits until free.
+
+    Call it before torch initialises CUDA. Returns the devices, the same for all processes of a torchrun, whose first
+    one holds the locks. Without enough visible devices nothing is taken and nothing changed. A job that needs several
+    takes all or none; who asks first is not served first.
+    """
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    devices = visible_devices()
+    if not devices or len(devices) < count:
+        return ()
+    folder = lock_folder() if folder is None else folder
+    _open_folder(folder)
+    parent = os.getppid()
+    job = f"{parent}-{start_time(parent)}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    first = int(os.environ.get("LOCAL_RANK", "0")) == 0
+    owner = {"pid": str(os.getpid()), "job": job}
+    notice = time.monotonic() + FIRST_NOTICE_SECONDS
+    while True:
+        if first:
+            taken = _take(devices, count, folder, owner)
+        else:
+            taken = [device for device in devices if _owner(folder, device).get("job") == job]
+        if len(taken) == count:
+            break
+        if first and time.monotonic() >= notice:
+            notice += NOTICE_SECONDS
+            held = (f"{device} {_describe(_owner(folder, device))}" for device in devices)
+            print(f"waiting until {count} of these are free: {', '.join(held)}", file=sys.stderr, flush=True)
+        time.sleep(POLL_SECONDS)
+    if tuple(taken) != devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in taken)
+    return tuple(taken)

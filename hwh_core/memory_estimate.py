@@ -1,0 +1,203 @@
+"""Device memory that a training needs at its peak, by arithmetic from its sizes. Needs no torch.
+
+Bytes a token of each part of a block are counted from what autograd keeps between forward and backward. In a compiled
+block the partitioner keeps less than eager autograd: it computes norms, gates and SiLU again. The counts are compared
+with the peaks in benchmarks/results/train.json by a test, which states the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .architectures import layers_of_shape, parameter_breakdown
+from .config import ModelShape, OptimizerConfig, TrainingConfig
+from .heads import GATED_DELTANET, SLIDING_WINDOW, HeadGroup, LayerSpec
+
+GIB = 2**30
+# As in hwh_core.training.compilation, which imports torch; a test compares.
+CUDA_MINIMUM_TOKENS = 20_000_000
+# As CHUNK_ROWS of kernels/cross_entropy.py, and the chunk and alignment of the other kernels; a test compares.
+LOSS_ROWS, DELTA_RULE_CHUNK, ALIGNMENT = 8192, 64, 64
+# Workspaces of the matrix library on the streams of a training.
+WORKSPACE_BYTES = 96 * 2**20
+# What CUDA itself takes of a card before the first tensor.
+CONTEXT_BYTES = 768 * 2**20
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Card:
+    """Memory of one GPU in bytes; ``free``: what tensors can have of it."""
+
+    name: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training as far as its memory goes. ``processes`` share a step; ``vocab_size`` entries of the vocabulary."""
+
+    architecture: str
+    shape: ModelShape
+    length: int
+    vocab_size: int
+    training: TrainingConfig
+    processes: int = 1
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step that one process takes."""
+        return self.training.tokens_per_step // self.processes
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Tokens that are in memory at a time."""
+        return self.training.micro_batch_tokens or self.step_tokens
+
+    @property
+    def compiled(self) -> bool:
+        """Whether blocks are compiled on a GPU, given the kernels that Gated DeltaNet needs for it."""
+        total = self.training.steps * self.training.tokens_per_step
+        return self.training.compile != "never" and total >= CUDA_MINIMUM_TOKENS
+
+    @property
+    def layers(self) -> list[LayerSpec]:
+        """Layers from the first to the last; QK-norm is counted where it could be."""
+        return layers_of_shape(self.shape.model_dump(), self.architecture)
+
+
+def stream_bytes_per_token(hidden_size: int, element: int, compiled: bool) -> int:
+    """Kept of a block's residual stream: its input in float32, the normalised inputs of mixer and feed-forward part.
+
+    Compiled also the mixer's output, from which the stream between both is computed again; eager that stream itself
+    and both norms in float32.
+    """
+    if compiled:
+        return (FLOAT32 + 3 * element) * hidden_size + 2 * FLOAT32
+    return (4 * FLOAT32 + 2 * element) * hidden_size + 2 * FLOAT32
+
+
+def projected_columns(layer: LayerSpec) -> int:
+    """Columns of the joint product of a layer's input projections, filled up to the alignment."""
+    columns = 0
+    for group in layer:
+        keys = 2 * (group.heads if group.kind == GATED_DELTANET else group.key_value_heads) * group.head_dim
+        columns += group.width * (1 + group.gate) + keys + (2 * group.heads if group.kind == GATED_DELTANET else 0)
+    return -(-columns // ALIGNMENT) * ALIGNMENT
+
+
+def group_bytes_per_token(group: HeadGroup, length: int, element: int, compiled: bool) -> int:
+    """Kept of a head group behind its projections.
+
+    Attention: q and k rotated, the output, a float32 of each head for softmax and for each norm. A sliding window in
+    blocks: q, and keys and values twice, since blocks overlap; three widths more are calibrated, not counted. Gated
+    DeltaNet: q and k normalised, v, the output, a row of the system of a chunk, five float32 a head. Eager: float32
+    copies in the norms, SiLU of the gate and the gated output.
+    """
+    width, keys = group.width, group.key_value_heads * group.head_dim
+    if group.kind == GATED_DELTANET:
+        kept = element * (4 * width + DELTA_RULE_CHUNK * group.heads) + 5 * FLOAT32 * group.heads
+        norms = 2 * FLOAT32 * width
+    else:
+        blocks = group.kind == SLIDING_WINDOW and length > 2 * (group.window or length)
+        kept = element * (5 * width + 4 * keys if blocks else 2 * width + keys) + 3 * FLOAT32 * group.heads
+        norms = 2 * FLOAT32 * ((width + keys) * group.qk_norm + width * group.output_norm)
+    return kept if compiled else kept + norms + element * (1 + 2 * group.gate) * width
+
+
+def activation_bytes_per_token(
+    layers: Sequence[LayerSpec], shape: ModelShape, length: int, element: int, compiled: bool
+) -> int:
+    """Kept of all blocks between forward and backward; SwiGLU keeps gate, up and their product, eager SiLU as well."""
+    each = stream_bytes_per_token(shape.hidden_size, element, compiled)
+    each += element * (3 if compiled else 4) * shape.intermediate_size
+    mixers = sum(
+        element * projected_columns(layer)
+        + sum(group_bytes_per_token(group, length, element, compiled) for group in layer)
+        for layer in layers
+    )
+    return len(layers) * each + mixers
+
+
+def optimizer_bytes(optimizer: OptimizerConfig, blocks: int, others: int) -> int:
+    """States of AdamW (two moments), or of Muon (one) on the ``blocks``' parameters with AdamW on the ``others``."""
+    moments = 1 if optimizer.kind == "muon_adamw" else 2
+    return FLOAT32 * (moments * blocks + 2 * others)
+
+
+def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int:
+    """Peak of a training on one card; ``micro_batch_tokens`` in place of its own.
+
+    Weights and moments in float32 stand all the time; gradients too where a step has several micro-batches, and the
+    buckets of data parallelism. On top comes the larger of three moments: the loss, when all activations are there,
+    with logits of two chunks and the gradients of its input and weight; the backward pass of the last feed-forward
+    part; and the update, with all gradients and, for Muon, copies of the matrices.
+    """
+    shape, config = training.shape, training.training
+    tokens = training.micro_batch_tokens if micro_batch_tokens is None else micro_batch_tokens
+    layers, hidden, vocabulary = training.layers, shape.hidden_size, training.vocab_size
+    element = 2 if config.precision == "bfloat16" else FLOAT32
+    parts = parameter_breakdown(
+        layers,
+        hidden_size=hidden,
+        intermediate_size=shape.intermediate_size,
+        vocab_size=vocabulary,
+        tie_embeddings=shape.tie_embeddings,
+    )
+    parameters, blocks = sum(parts.values()), parts["mixers"] + parts["mlp"]
+    weights = FLOAT32 * parameters
+    standing = weights + optimizer_bytes(config.optimizer, blocks, parameters - blocks) + WORKSPACE_BYTES
+    if training.processes > 1:
+        standing += weights
+    several = tokens < training.step_tokens
+    activations = tokens * activation_bytes_per_token(layers, shape, training.length, element, training.compiled)
+    # Stacked and rounded weights are kept for the backward pass; the stream behind the last block, and its norm.
+    activations += element * blocks + 2 * FLOAT32 * tokens * hidden
+    output = vocabulary * hidden
+    rows = min(LOSS_ROWS, tokens)
+    chunks = 1 if tokens <= rows else 2
+    loss = 2 * element * tokens * hidden + (element + chunks * FLOAT32) * output + chunks * element * rows * vocabulary
+    backward = element * tokens * (hidden + 3 * shape.intermediate_size) + 2 * FLOAT32 * output
+    forward_and_backward = (weights if several else 0) + activations + max(loss, backward)
+    update = weights + (3 * element * blocks if config.optimizer.kind == "muon_adamw" else 0)
+    return standing + max(forward_and_backward, update)
+
+
+def largest_micro_batch(training: Training, available: int) -> int | None:
+    """Largest ``training.micro_batch_tokens`` below the present one whose peak fits into ``available`` bytes, or None.
+
+    Only whole sequences that divide a process's share of a step count.
+    """
+    sequences = training.step_tokens // training.length
+    for rows in range(training.micro_batch_tokens // training.length - 1, 0, -1):
+        if sequences % rows == 0 and peak_bytes(training, rows * training.length) <= available:
+            return rows * training.length
+    return None
+
+
+def refusal(what: str, training: Training, key: str, card: Card) -> str | None:
+    """Why ``training`` cannot run on ``card``, in one sentence; None if it can.
+
+    ``what`` names the model, and ``key`` is the full name of micro_batch_tokens in the configuration.
+    """
+    needed = peak_bytes(training)
+    if needed <= card.free:
+        return None
+    fitting = largest_micro_batch(training, card.free)
+    if fitting is not None:
+        mend = f"lower {key} from {training.micro_batch_tokens} to {fitting}, the largest value that fits"
+    else:
+        mend = f"no value of {key} fits; take a card with more memory free, or a smaller model"
+    return (
+        f"{what}: this training needs about {needed / GIB:.1f} GiB of GPU memory, and {card.name} has "
+        f"{card.total / GIB:.1f} GiB, {max(card.free, 0) / GIB:.1f} GiB of it free; {mend}"
+    )
+
+
+def training_of(settings: Any, vocab_size: int, processes: int = 1) -> Training:
+    """The training of parsed settings (:class:`~hwh_core.training.settings.TrainSettings`)."""
+    model = settings.model
+    return Training(model.architecture, model.shape, model.length, vocab_size, settings.training, processes)

@@ -1,0 +1,102 @@
+"""Which trainings of a preset fit into the memory of a GPU: before a workflow starts, and before a training does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .config import PresetConfig
+from .devices import Device
+from .memory_estimate import CONTEXT_BYTES, Card, Training, peak_bytes, refusal
+from .scripting import UserError
+
+# Of tokenizers that come from a hub, before they are fetched; for estimates only.
+HUB_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A training of a preset: ``folder`` of its results, and ``key`` of its recipe in the preset."""
+
+    folder: str
+    key: str
+    training: Training
+
+
+def planned_trainings(preset: PresetConfig) -> Iterator[Planned]:
+    """All trainings of a preset on one process each. Raises ``ArchitectureError`` for sizes that do not fit."""
+    vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
+    controlled = preset.controlled
+    for model in controlled.models:
+        vocabulary = vocabularies[controlled.tokenizer]
+        training = Training("transformer", controlled.shape, model.length, vocabulary, controlled.training)
+        yield Planned(f"controlled/{model.name}", "controlled.training", training)
+    for scale in preset.hwh.scales:
+        for member in scale.models:
+            vocabulary = vocabularies[scale.tokenizer]
+            training = Training(member.architecture, scale.shape, scale.length, vocabulary, scale.training)
+            yield Planned(f"hwh/{scale.name}/{member.name}", f"hwh.scales.{scale.name}.training", training)
+
+
+def largest_training(preset: PresetConfig) -> tuple[Planned, int] | None:
+    """The training that needs most memory on a GPU, and the bytes that it needs; None without any."""
+    needs = [(planned, peak_bytes(planned.training)) for planned in planned_trainings(preset)]
+    return max(needs, key=lambda pair: pair[1], default=None)
+
+
+def planned_cards(devices: Sequence[Device]) -> list[Card]:
+    """Memory of whole GPUs among ``devices`` by nvidia-smi; MIG instances, whose share it does not list, are left out.
+
+    All of a card counts as free but what CUDA takes: what runs there now may be gone when a training starts.
+    """
+    if not devices:
+        return []
+    command = ["nvidia-smi", "--query-gpu=uuid,memory.total,name", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    cards = {}
+    for line in done.stdout.splitlines():
+        uuid, mebibytes, name = (part.strip() for part in line.split(",", 2))
+        if mebibytes.isdigit():
+            cards[uuid] = card_of(name, int(mebibytes) * 2**20)
+    return [cards[device.uuid] for device in devices if device.uuid in cards]
+
+
+def card_of(name: str, total: int) -> Card:
+    """A card of ``total`` bytes on which nothing runs."""
+    return Card(name, total, total - CONTEXT_BYTES)
+
+
+def refused(preset: PresetConfig, folders: Iterable[str], cards: Sequence[Card]) -> list[str]:
+    """A sentence for each training among ``folders`` that fits on none of ``cards``, those that need most first."""
+    if not cards:
+        return []
+    card = max(cards, key=lambda one: one.free)
+    wanted = set(folders)
+    found = [
+        (peak_bytes(planned.training), sentence)
+        for planned in planned_trainings(preset)
+        if planned.folder in wanted
+        and (sentence := refusal(planned.folder, planned.training, f"{planned.key}.micro_batch_tokens", card))
+    ]
+    return [sentence for _, sentence in sorted(found, reverse=True)]
+
+
+def require_memory(what: str, training: Training, card: Card | None) -> None:
+    """Raise :class:`~hwh_core.scripting.UserError` where ``training`` does not fit on ``card``; None: a CPU."""
+    sentence = None if card is None else refusal(what, training, "training.micro_batch_tokens", card)
+    if sentence:
+        raise UserError(sentence)
+
+
+def card_at_hand(local_rank: int) -> Card | None:
+    """The GPU that process ``local_rank`` of this machine trains on, as it is now; None on a CPU."""
+    import torch
+
+    if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
+        return None
+    free, total = torch.cuda.mem_get_info(local_rank)
+    return Card(torch.cuda.get_device_name(local_rank), total, free)
