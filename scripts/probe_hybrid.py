@@ -33,7 +33,7 @@ def main() -> None:
     probe = probe_hybrid(settings, args.model, args.documents)
     for path in probe.save(args.output):
         write_manifest(
-            path, inputs=[args.model / "model.safetensors", args.documents], settings=settings,
+            path, inputs=[args.model, args.documents], settings=settings,
             seed=settings["seed"], started=started, extra={"influence": probe.maps.description["influence"]},
         )  # fmt: skip
 

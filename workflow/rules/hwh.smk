@@ -46,7 +46,7 @@ rule probe_hybrid:
     input:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        documents="<results>/data/documents/held_out.jsonl.zst",
+        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
     output:
         heads="<results>/hwh/{scale}/{hwh}/head_influence.csv",
         heads_parquet="<results>/hwh/{scale}/{hwh}/head_influence.parquet",
@@ -58,6 +58,8 @@ rule probe_hybrid:
         "<logs>/probe_hybrid/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/probe_hybrid/{scale}_{hwh}.tsv"
+    group:
+        CHAIN
     conda:
         "../envs/train.yaml"
     threads: 1
