@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,10 +63,8 @@ def select(devices: Sequence[Device], visible: str | None) -> tuple[Device, ...]
         return tuple(devices)
     chosen: list[Device] = []
     for entry in (part.strip() for part in visible.split(",")):
-        if entry.startswith("GPU-"):
-            found = [device for device in devices if device.gpu.startswith(entry)]
-        else:
-            found = [device for device in devices if entry in (str(device.number), device.uuid)]
+        of_gpu = entry if entry.startswith("GPU-") else "no GPU"
+        found = [d for d in devices if entry in (str(d.number), d.uuid) or d.gpu.startswith(of_gpu)]
         if len({device.gpu for device in found}) != 1:
             break
         if any(device in chosen for device in found):
@@ -102,33 +99,33 @@ def lock_folder() -> Path:
     return base / f"hwh-gpu-{os.getuid()}"
 
 
-def _open_folder(folder: Path) -> None:
+def _open_folder(folder: Path) -> Path:
     """Make ``folder`` and hold it shared for the life of this process: cleaners of /tmp leave locked folders alone."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UserError(f"GPU locks: {folder} is not a folder of this user; remove it")
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
+    return folder
 
 
-def _lock(path: Path, wait: bool = False) -> int | None:
-    """Descriptor that holds ``path`` alone, or None if another process does (and ``wait`` is not asked for)."""
+def _lock(path: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
+    """Descriptor that holds ``path``, alone by default, or None if another process is in the way."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, operation)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        with suppress(FileNotFoundError):
-            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
         # Removed by somebody between opening and locking: the lock would be on a file that nobody else finds.
         os.close(descriptor)
 
 
-def _file(folder: Path, device: Device) -> Path:
-    return folder / f"{device.uuid.replace('/', '_')}.lock"
+def _file(folder: Path, device: Device, suffix: str = "lock") -> Path:
+    return folder / f"{device.uuid.replace('/', '_')}.{suffix}"
 
 
 def _owner(folder: Path, device: Device) -> dict[str, str]:
@@ -146,11 +143,14 @@ def _describe(owner: dict[str, str]) -> str:
 def _take(devices: Sequence[Device], count: int, folder: Path, owner: dict[str, str]) -> list[Device]:
     """The first ``count`` free devices, locked until this process ends; none of them if there are fewer."""
     # One at a time: two jobs that each need several would take some from each other, and both give up.
-    gate = _lock(folder / "gate", wait=True)
+    gate = _lock(folder / "gate", fcntl.LOCK_EX)
     taken: dict[Device, int] = {}
     for device in devices:
         if len(taken) < count and (descriptor := _lock(_file(folder, device))) is not None:
-            taken[device] = descriptor
+            # Processes of a launcher that outlive its first one are still on its devices.
+            if (users := _lock(_file(folder, device, "users"))) is not None:
+                taken[device] = descriptor
+            os.close(descriptor if users is None else users)
     complete = len(taken) == count
     for descriptor in taken.values():
         os.truncate(descriptor, 0)
@@ -165,24 +165,22 @@ def _take(devices: Sequence[Device], count: int, folder: Path, owner: dict[str, 
 def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
     """Take one device, or as many as torchrun started processes here, and show CUDA these alone; waits until free.
 
-    Call it before torch initialises CUDA. Returns the devices, the same for all processes of a torchrun, whose first
-    one holds the locks. Without enough visible devices nothing is taken and nothing changed. A job that needs several
-    takes all or none; who asks first is not served first.
+    Call it before torch initialises CUDA. Returns the devices, the same for all processes of a torchrun: the first one
+    locks them. Without enough visible devices nothing is taken and nothing changed. A job that needs several takes all
+    or none; who asks first is not served first.
     """
     count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     devices = visible_devices()
     if not devices or len(devices) < count:
         return ()
-    folder = lock_folder() if folder is None else folder
-    _open_folder(folder)
+    folder = _open_folder(lock_folder() if folder is None else folder)
     parent = os.getppid()
     job = f"{parent}-{start_time(parent)}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0
-    owner = {"pid": str(os.getpid()), "job": job}
     notice = time.monotonic() + FIRST_NOTICE_SECONDS
     while True:
         if first:
-            taken = _take(devices, count, folder, owner)
+            taken = _take(devices, count, folder, {"pid": str(os.getpid()), "job": job})
         else:
             taken = [device for device in devices if _owner(folder, device).get("job") == job]
         if len(taken) == count:
@@ -192,6 +190,9 @@ def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
             held = (f"{device} {_describe(_owner(folder, device))}" for device in devices)
             print(f"waiting until {count} of these are free: {', '.join(held)}", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
-    if tuple(taken) != devices:
+    for device in () if first else taken:
+        _lock(_file(folder, device, "users"), fcntl.LOCK_SH)
+    # By UUID also where numbers named the same: CUDA counts from the fastest card, nvidia-smi by place.
+    if tuple(taken) != devices or "CUDA_VISIBLE_DEVICES" in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in taken)
     return tuple(taken)

@@ -140,6 +140,22 @@ def test_processes_of_one_launcher_see_the_same_devices(machine, tmp_path):
         assert sorted(end(launcher).splitlines()) == ["0 GPU-aa11 GPU-bb22", "1 GPU-aa11 GPU-bb22"]
 
 
+def test_a_process_that_outlives_the_first_of_its_launcher_keeps_their_devices(machine, tmp_path):
+    environment = {"LOCAL_WORLD_SIZE": "2"}
+    first, second = (start(HOLD, tmp_path, LOCAL_RANK=rank, **environment) for rank in "01")
+    for process in (first, second):
+        assert process.stdout.readline() == "GPU-aa11 GPU-bb22\n"
+    first.kill()
+    first.communicate()
+    waiting = start(HOLD, tmp_path)
+    time.sleep(1.5)
+    assert waiting.poll() is None
+    second.kill()
+    second.communicate()
+    assert waiting.stdout.readline() == "GPU-aa11\n"
+    end(waiting)
+
+
 def test_a_killed_owner_frees_its_device(machine, tmp_path):
     machine("GPU 0: NVIDIA H200 (UUID: GPU-aa11)\n")
     owner = start(HOLD, tmp_path)
@@ -157,8 +173,8 @@ def test_the_first_free_device_in_the_order_of_the_process_is_taken(machine, tmp
     holder = start(HOLD, tmp_path, visible="1,0")
     assert holder.stdout.readline() == "GPU-bb22\n"
     show = "import os; take_devices(Path(sys.argv[1])); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    other = start(TAKE + show, tmp_path)
-    assert end(other) == "GPU-aa11\n"
+    assert end(start(TAKE + show, tmp_path)) == "GPU-aa11\n"
+    assert end(start(TAKE + show, tmp_path, visible="0")) == "GPU-aa11\n"
     end(holder)
 
 

@@ -34,8 +34,8 @@ def two_gpus(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield names, of
-    for name in names:
-        (devices.lock_folder() / f"{name}.lock").unlink(missing_ok=True)
+    for path in [path for name in names for path in devices.lock_folder().glob(f"{name}.*")]:
+        path.unlink()
 
 
 def test_two_gpus_get_a_training_each(checkout, two_gpus):
