@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -45,23 +48,48 @@ def test_only_single_gpu_hands_on_no_weights():
     assert kept == {"config": True, "paper": True, "single_gpu": False, "smoke": True}
 
 
-def test_every_rule_that_reads_weights_is_a_link_of_a_chain():
-    """In the rules' text: their group, and no input beside the chain's own files that is looked at by its time."""
-    rules = {}
-    for path in sorted((ROOT / "workflow" / "rules").glob("*.smk")):
-        for block in re.split(r"(?m)^(?=rule )", path.read_text(encoding="utf-8"))[1:]:
-            rules[re.match(r"rule (\w+)", block).group(1)] = block
-    links = {name for name, block in rules.items() if re.search(r"(model|initial)/model\.safetensors", block)}
-    assert {"train_controlled", "probe_controlled", "train_hwh", "evaluate", "evaluate_niah"} <= links
-    for name in links:
-        block = rules[name]
-        assert re.search(r"group:\s+CHAIN\b", block), f"rule {name} reads weights and lacks `group: CHAIN`"
-        inputs = re.search(r"(?s)    input:\n(.*?)\n    output:\n(.*?)\n    log:", block)
-        for text in re.findall(r'"([^"]*(?:/index\.json|tokenizer\.json|\.zst|rows\.json))"', inputs.group(1)):
-            given = re.search(rf'compared\(\s*f?"{re.escape(text)}"', inputs.group(1))
-            assert given, f"rule {name}: {text} is not given through `compared`"
-        for text in re.findall(r'"([^"]*\.safetensors)"', inputs.group(2)):
-            assert f'weights("{text}")' in inputs.group(2), f"rule {name}: {text} is kept, it needs `weights`"
+# Prints every rule of single_gpu as Snakemake has read it: its name, group, inputs and outputs with their flags.
+RULES = """
+import json, sys
+from pathlib import Path
+from snakemake.api import SnakemakeApi
+from snakemake.settings.types import ConfigSettings, OutputSettings, Quietness, ResourceSettings
+root = Path(sys.argv[1])
+class Names:
+    scale, hwh, controlled = "35M", "hwh_std_s0", "theta1e4_L2048_s0"
+def files(entries, job):
+    made = [entry(Names) if callable(entry) else entry for entry in entries] if job else entries
+    flat = [file for entry in made for file in (entry if isinstance(entry, list) else [entry])]
+    return [(str(file), sorted(getattr(file, "flags", {}))) for file in flat]
+with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
+    workflow = api.workflow(
+        resource_settings=ResourceSettings(cores=1), workdir=Path.cwd(), snakefile=root / "workflow/Snakefile",
+        config_settings=ConfigSettings(configfiles=[root / "config/single_gpu.yaml"]),
+    )
+    links = [r for r in workflow._workflow.rules if "{controlled" in str(r.output) or "{hwh" in str(r.output)]
+    print(json.dumps([[r.name, r._group, files(r.input, True), files(r.output, False)] for r in links]))
+"""
+WEIGHTS = re.compile(r"\.safetensors$|/snapshots$")
+
+
+@pytest.mark.workflow
+def test_every_rule_that_reads_or_writes_weights_is_a_link_of_a_chain(tmp_path):
+    """Its group is that of chains, its weights go, and what it reads beside the model's folder is not told by time."""
+    command = [sys.executable, "-c", RULES, str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    rules = {name: rest for name, *rest in json.loads(done.stdout.splitlines()[-1])}
+    assert {"train_controlled", "probe_controlled", "extract_band", "train_hwh", "evaluate", "evaluate_niah"} <= set(
+        rules
+    )
+    assert sum(any(WEIGHTS.search(path) for path, _ in inputs) for _, inputs, _ in rules.values()) >= 4
+    for name, (group, inputs, outputs) in rules.items():
+        assert group == "chain", f"rule {name} lacks `group: CHAIN`"
+        for path, flags in inputs:
+            own = re.match(r"results/single_gpu/(controlled|hwh)/", path)
+            assert own or "ancient" in flags, f"rule {name} reads {path}, which is not given through `compared`"
+        for path, flags in outputs:
+            assert ("temp" in flags) == bool(WEIGHTS.search(path)), f"rule {name}: {path} is wrongly kept or deleted"
 
 
 @pytest.fixture
