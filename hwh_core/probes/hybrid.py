@@ -12,13 +12,13 @@ import pandas as pd
 import torch
 
 from ..architectures import describe_allocation
-from ..config import BandConfig
 from ..files import write_table
 from ..heads import HeadGroup, LayerSpec
 from ..progress import progress as show_progress
 from .contexts import Example, synthetic_examples
 from .errors import ProbeError
 from .hybrid_capture import GroupWeights, stream_weights
+from .hybrid_rope import rope_maps
 from .influence import (
     SINKS,
     WINDOWS,
@@ -30,7 +30,7 @@ from .influence import (
 )
 from .jobs import setting
 from .maps import ProbeMaps
-from .measure import BATCH_TOKENS, probe_model
+from .measure import BATCH_TOKENS
 
 HEADS_FILE, BINS_FILE, MAPS_FILE = "head_influence.csv", "head_influence_bins.csv", "rope_heads.npz"
 
@@ -145,7 +145,7 @@ def probe_hybrid(settings: dict[str, Any], model_folder: Path, documents: Path) 
     examples = _needles(texts, tokenizer, length, setting(settings, "probe", "num_contexts"), seed)
     name = setting(settings, "model", "name")
     heads, bins, about = _influence(model, windows, examples, num_queries, name)
-    maps = _rope_maps(settings, model, windows, num_queries)
+    maps = rope_maps(settings, model, windows, num_queries)
     key = {
         "scale": setting(settings, "scale"), "model": name, "architecture": setting(settings, "model", "architecture"),
         "seed": setting(settings, "model", "seed"),
@@ -198,40 +198,3 @@ def _influence(
         "delta_net_backend": "torch",
     }
     return heads, bins, about
-
-
-def _rope_maps(settings: dict[str, Any], model: Any, windows: np.ndarray, num_queries: int) -> ProbeMaps:
-    """RFIS and RPD of the heads that rotate, with those at initialisation and the band; no layer where none rotates."""
-    from ..gpband.maps import check_maps
-    from ..gpband.record import BandModel, band_record
-    from ..modeling import build_model
-
-    rotating = [module for _, _, module in model.rope_groups()]
-    if not rotating:
-        empty = np.zeros((len(windows), 0, 0, 0), np.float32)
-        return ProbeMaps(
-            rfis=empty, rpd=empty, inv_freq=np.zeros(0), null=np.zeros(0), sample_weight=np.ones(len(windows)),
-            layer_index=np.zeros(0, int), description={"band": None, "rotating_heads": 0},
-        )  # fmt: skip
-    about = settings["model"]
-    # Weights at initialisation are a function of the settings: no file of them is needed.
-    initial = build_model(
-        about["shape"], about["architecture"], about["rope_theta"], about["qk_norm"], about["length"],
-        model.config.vocab_size, about["seed"],
-    ).eval().requires_grad_(False).to(next(model.parameters()).device)  # fmt: skip
-    title = about["name"]
-    maps = probe_model(model, None, windows, num_queries, description=f"RFIS and RPD of {title}")
-    before = probe_model(initial, None, windows, num_queries, description=f"{title} at initialisation")
-    reach = {module.window for module in rotating}
-    context = about["length"] if None in reach else min(about["length"], *reach)
-    band = None
-    if len(windows) > 1:
-        checked = check_maps(
-            maps.rfis, maps.rpd, maps.inv_freq, maps.null, rfis_initial=before.rfis, rpd_initial=before.rpd,
-            sample_weight=maps.sample_weight, layer_index=maps.layer_index,
-        )  # fmt: skip
-        known = BandModel(title, about["rope_theta"], context, about["qk_norm"], about["seed"], rotating[0].head_dim)
-        band = band_record(known, {1.0: (checked, context)}, BandConfig(**settings["band"]), settings["seed"])
-    heads = sum(module.num_heads for module in rotating)
-    description = {**maps.description, "rotating_heads": heads, "context": context, "band": band}
-    return replace(maps, rfis_initial=before.rfis, rpd_initial=before.rpd, description=description)
