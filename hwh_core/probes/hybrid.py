@@ -138,7 +138,8 @@ def probe_hybrid(settings: dict[str, Any], model_folder: Path, documents: Path) 
     length, seed = setting(settings, "training_length"), setting(settings, "seed")
     count, num_queries = setting(settings, "probe", "num_samples"), setting(settings, "probe", "num_queries")
     texts = prose_documents(documents, setting(settings, "held_out_prose_source"))
-    tokenizer, model = load_tokenizer(model_folder), load_model(model_folder)
+    # The model first: loading it makes its kind known, without which the tokenizer warns of an unknown model.
+    model, tokenizer = load_model(model_folder), load_tokenizer(model_folder)
     if num_queries > length:
         raise ProbeError(f"hwh.probe.num_queries: {num_queries} are more than the training length {length}; lower it")
     windows = token_windows(texts, tokenizer, length, count, seed)

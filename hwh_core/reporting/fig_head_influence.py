@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from . import selection
-from .head_influence import GDN, KIND_TITLES, NOPE, ROPE, WINDOW, add_kinds, kinds_in
+from .head_influence import GDN, KIND_TITLES, NOPE, ROPE, SINKS, WINDOW, add_kinds, kinds_in
 from .results import Results
 from .style import OKABE_ITO, TEXT_WIDTH, Drawing
 
@@ -97,7 +97,7 @@ def draw(results: Results) -> Drawing:
     summary = profiles(bins)
     edges = sorted({*zip(bins["distance_from_tokens"], bins["distance_below_tokens"], strict=True)})
     probe = results.preset.hwh.probe
-    even = even_shares(edges, range(scale.length - probe.num_queries, scale.length), sinks=4)
+    even = even_shares(edges, range(scale.length - probe.num_queries, scale.length), SINKS)
     even_needle = float(heads["needle_share_if_even"].mean())
 
     columns = min(COLUMNS, -(-len(names) // 2))
@@ -131,10 +131,10 @@ def draw(results: Results) -> Drawing:
     labels = [*(KIND_TITLES[kind] for kind in kinds), "if all tokens weighed alike"]
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=4)
     undefined = int(heads["median_distance_tokens"].isna().sum())
-    left_out = f"; {undefined} heads that read the first 4 tokens alone are left out" if undefined else ""
+    left_out = f"; {undefined} heads that read the first {SINKS} tokens alone are left out" if undefined else ""
     note = (
         f"Scale {scale.name}, L = {scale.length}. Influence: attention weight, for Gated DeltaNet the weight of a "
-        "value in the recurrence's output; first 4 tokens left out of distances; shading: middle 80% of heads"
+        f"value in the recurrence's output; first {SINKS} tokens left out of distances; shading: middle 80% of heads"
         f"{left_out}"
     )
     mix = selection.mix_note(scale)

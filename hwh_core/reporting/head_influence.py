@@ -30,6 +30,8 @@ KIND_TITLES = {
 SHARE: Range = (0.0, 1.0)
 LOCAL = "share_within_128_tokens"
 LOCAL_TOKENS = 128
+# First tokens that the probe leaves out of distances.
+SINKS = 4
 
 
 def add_kinds(table: pd.DataFrame) -> pd.DataFrame:
@@ -70,29 +72,29 @@ def _shown(interval: Interval | None, possible: Range, digits: int) -> str:
     return f"{cut.estimate:.{digits}f} [{cut.low:.{digits}f}, {cut.high:.{digits}f}]"
 
 
-def _kind_text(heads: pd.DataFrame, architecture: str, kind: str) -> str:
-    needle, near, median = (
-        level(by_seed(heads, architecture, kind, column))
-        for column in ("needle_share", LOCAL, "median_distance_tokens")
-    )
-    best = best_by_seed(heads, architecture, kind)
-    return (
-        f"{KIND_TITLES[kind]}: needle share {_shown(needle, SHARE, 3)}, best head of a model {np.mean(best):.3f}, "
-        f"median distance {_shown(median, NOT_NEGATIVE, 0)} tokens, within {LOCAL_TOKENS} tokens "
-        f"{_shown(near, SHARE, 2)}"
-    )
-
-
 ANSWERS = {"reproduced": "yes", "not_reproduced": "no, the reverse", "inconclusive": "not decided"}
 
 
-def _answer(question: str, gap: Interval) -> str:
-    seeds = " (one seed says nothing of the spread over seeds)" if gap.n_seeds < 2 else ""
-    return f"{question}: {ANSWERS[ranking_verdict(gap)]}, difference {_shown(gap, (-1.0, 1.0), 3)}{seeds}"
+def _answer(gap: Interval) -> str:
+    """Whether a difference lies above 0; with one seed it is never decided, since seeds may differ by more."""
+    seeds = "" if gap.n_seeds > 1 else ", since one seed says nothing of the spread over seeds"
+    return f"{ANSWERS[ranking_verdict(gap)]}{seeds}"
+
+
+def _kind_text(heads: pd.DataFrame, architecture: str, kind: str) -> str:
+    needle = by_seed(heads, architecture, kind, "needle_share")
+    gain = by_seed(heads.assign(gain=heads["needle_share"] - heads["needle_share_if_even"]), architecture, kind, "gain")
+    near, median = (level(by_seed(heads, architecture, kind, name)) for name in (LOCAL, "median_distance_tokens"))
+    best = best_by_seed(heads, architecture, kind)
+    return (
+        f"{KIND_TITLES[kind]}: needle share {_shown(level(needle), SHARE, 3)}, best head of a model "
+        f"{np.mean(best):.3f} (do these heads retrieve, above an even spread: {_answer(level(gain))}), median distance "
+        f"{_shown(median, NOT_NEGATIVE, 0)} tokens, within {LOCAL_TOKENS} tokens {_shown(near, SHARE, 2)}"
+    )
 
 
 def _comparison(heads: pd.DataFrame, architecture: str) -> list[str]:
-    """Whether full-attention heads retrieve more than their local partners, and these read nearer."""
+    """Whether full-attention heads read more of the needle than their local partners, and these read nearer."""
     kinds = kinds_in(heads[heads["architecture"] == architecture])
     answers = []
     for full in (NOPE, ROPE):
@@ -101,14 +103,14 @@ def _comparison(heads: pd.DataFrame, architecture: str) -> list[str]:
                 continue
             names = ("NoPE" if full == NOPE else "RoPE", "Gated DeltaNet" if local == GDN else "sliding-window")
             for column, first, second, question in (
-                ("needle_share", full, local, f"do {names[0]} heads retrieve more than {names[1]} heads"),
+                ("needle_share", full, local, f"do {names[0]} heads read more of the needle than {names[1]} heads"),
                 (LOCAL, local, full, f"do {names[1]} heads read nearer than {names[0]} heads"),
             ):
                 gap = difference(
                     by_seed(heads, architecture, first, column), by_seed(heads, architecture, second, column)
                 )
                 if gap is not None:
-                    answers.append(_answer(question, gap))
+                    answers.append(f"{question}: {_answer(gap)} (difference {_shown(gap, (-1.0, 1.0), 3)})")
     return answers
 
 
@@ -154,11 +156,14 @@ def notes(results: Results) -> list[str]:
 def _method(preset: PresetConfig, scale: HwHScale, heads: pd.DataFrame) -> str:
     probe = preset.hwh.probe
     even = heads["needle_share_if_even"].mean()
+    seen = np.arange(scale.length - probe.num_queries, scale.length) + 1 - SINKS
+    even_local = np.minimum(1.0, LOCAL_TOKENS / seen).mean()
     return (
         f"What the heads of the trained models read, scale {scale.name}, at its training length of {scale.length} "
         f"tokens. Needle share: part of the influence on the last token of a question that comes from a planted fact "
-        f"({probe.num_contexts} prompts; {even:.3f} if all tokens weighed alike). Distances: last {probe.num_queries} "
-        f"positions of {probe.num_samples} windows of held-out prose, without the first 4 tokens. Influence is the "
+        f"({probe.num_contexts} prompts). Distances: last {probe.num_queries} positions of {probe.num_samples} windows "
+        f"of held-out prose, without the first {SINKS} tokens. If all tokens weighed alike, the needle share would be "
+        f"{even:.3f}, and {even_local:.2f} would come from within {LOCAL_TOKENS} tokens. Influence is the "
         "attention weight, and for Gated DeltaNet the weight of a value in the recurrence's output, which leaves out "
         "what q, k, gates and convolutions carry. Means over heads with 95% intervals over heads and seeds."
     )

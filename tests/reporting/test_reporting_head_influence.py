@@ -61,31 +61,36 @@ def test_values_by_seed_are_means_over_heads_with_their_error():
 
 def test_the_report_says_that_nope_heads_retrieve_and_gdn_heads_are_local(tmp_path):
     lines = notes_of(tmp_path, preset_with())
-    assert "0.080 if all tokens weighed alike" in lines[0]
+    assert "the needle share would be 0.080, and 0.58 would come from within 128 tokens" in lines[0]
     [std] = [line for line in lines if line.startswith("What the heads of HwH-std read (2 seeds)")]
-    assert "do NoPE heads retrieve more than Gated DeltaNet heads: yes, difference 0.64" in std
-    assert "do Gated DeltaNet heads read nearer than NoPE heads: yes, difference 0.4" in std
+    assert "do NoPE heads read more of the needle than Gated DeltaNet heads: yes (difference 0.64" in std
+    assert "(NoPE): needle share 0.645 [0.505, 0.786], best head" in std
+    assert std.count("above an even spread: yes") == 1
+    assert std.count("above an even spread: no, the reverse") == 1
+    assert "do Gated DeltaNet heads read nearer than NoPE heads: yes (difference 0.4" in std
     assert "best head of a model 0.7" in std
     assert "rotating" not in std
     [rope] = [line for line in lines if "HwH-std-r read" in line]
     assert "RPD of its rotating heads: peak at group 5.00 (seed 0), peak at group 5.10 (seed 1); predicted" in rope
     [swa] = [line for line in lines if "HwH-swa read" in line]
-    assert "do NoPE heads retrieve more than sliding-window heads: yes" in swa
+    assert "do NoPE heads read more of the needle than sliding-window heads: yes" in swa
     assert len(lines) == 1 + len(selection.PROBED_ARCHITECTURES)
 
 
 def test_the_report_says_when_it_is_the_other_way_round(tmp_path):
     reverse = tree.READING | {"none": tree.READING["recurrent"], "recurrent": tree.READING["none"]}
     [std] = [line for line in notes_of(tmp_path, preset_with(), reverse) if "heads of HwH-std read" in line]
-    assert "do NoPE heads retrieve more than Gated DeltaNet heads: no, the reverse, difference -0.6" in std
+    assert "do NoPE heads read more of the needle than Gated DeltaNet heads: no, the reverse (difference -0.6" in std
     assert "do Gated DeltaNet heads read nearer than NoPE heads: no, the reverse" in std
 
 
 def test_one_seed_decides_nothing_and_what_was_not_trained_is_named(tmp_path):
     lines = notes_of(tmp_path, preset_with(presets.MAIN, seeds=1))
     [std] = [line for line in lines if "heads of HwH-std read" in line]
-    assert "Gated DeltaNet heads: not decided, difference 0.65" in std
-    assert "one seed says nothing of the spread over seeds" in std
+    assert (
+        "Gated DeltaNet heads: not decided, since one seed says nothing of the spread over seeds (difference 0.65"
+        in std
+    )
     assert "What the heads of HwH-std-r read: not run." in lines
     assert "What the heads of HwH-swa read: not run." in lines
 
@@ -93,7 +98,7 @@ def test_one_seed_decides_nothing_and_what_was_not_trained_is_named(tmp_path):
 def test_heads_alike_are_not_told_apart(tmp_path):
     alike = dict.fromkeys(tree.READING, (0.1, 20.0, 0.5))
     [std] = [line for line in notes_of(tmp_path, preset_with(), alike) if "heads of HwH-std read" in line]
-    assert "retrieve more than Gated DeltaNet heads: not decided" in std
+    assert "more of the needle than Gated DeltaNet heads: not decided" in std
     assert "read nearer than NoPE heads: not decided" in std
 
 
