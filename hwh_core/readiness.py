@@ -52,7 +52,7 @@ def rough_parameters(shape: ModelShape, vocabulary: int) -> int:
 
 
 def disk_bytes(preset: PresetConfig) -> int:
-    """Rough disk that a preset takes besides downloads: text, token stores, weights, checkpoints."""
+    """Rough disk that a preset takes besides downloads: text, token stores, weights, checkpoints, snapshots."""
     vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
     limits = [source.max_bytes for source in preset.data.sources if source.kind == "hub" and source.max_bytes]
     text = max(preset.data.minimum_bytes, sum(limits))
@@ -62,6 +62,9 @@ def disk_bytes(preset: PresetConfig) -> int:
         # Weights that are not kept lie there for one model at a time.
         kept = count if preset.keep_weights else min(count, 1)
         models += kept * rough_parameters(shape, vocabularies[tokenizer]) * a_parameter
+    if curve := preset.controlled.curve:
+        parameters = rough_parameters(preset.controlled.shape, vocabularies[preset.controlled.tokenizer])
+        models += len(curve.models) * len(curve.snapshot_steps) * parameters * WEIGHT_BYTES
     stores = len(preset.tokenizers) * text // BYTES_A_TOKEN * 2
     return 2 * text + stores + models
 

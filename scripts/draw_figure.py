@@ -10,7 +10,7 @@ from hwh_core.scripting import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figure", help="number of a figure of the paper, 2 to 15, or head_influence")
+    parser.add_argument("figure", help="number of a figure of the paper, 2 to 15, or band_curve, head_influence")
     parser.add_argument("--root", type=Path, required=True, help="folder of the preset's results, results/<preset>")
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")

@@ -131,6 +131,39 @@ def test_rows_that_stay_mappings_are_as_strict(minimal_preset):
     assert "unknown key 'pretrained.models.0.candidate_bands.0.rope_tehta'" in refusal(minimal_preset)
 
 
+CURVE = {"models": ["base"], "steps": [0, 1, 2]}
+
+
+def test_a_curve_names_models_and_steps_of_the_trainings(minimal_preset):
+    assert validate_preset(minimal_preset, "my.yaml").controlled.curve_models == []
+    last = minimal_preset["controlled"]["training"]["steps"]
+    curve = CURVE | {"steps": [0, 1, last]}
+    minimal_preset["controlled"]["curve"] = curve
+    controlled = validate_preset(minimal_preset, "my.yaml").controlled
+    assert [model.name for model in controlled.curve_models] == ["base"]
+    assert controlled.curve.snapshot_steps == [1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"models": ["bases"]}, "'bases' is not among controlled.models ['base']"),
+        ({"models": ["base", "base"]}, "'base' stands there twice"),
+        ({"models": []}, "controlled.curve.models"),
+        ({"steps": [0, 1]}, "controlled.curve.steps"),
+        ({"steps": [1, 2, 3]}, "start at 0 and ascend"),
+        ({"steps": [0, 2, 1]}, "start at 0 and ascend"),
+        ({"steps": [0, 1, 1, 2]}, "start at 0 and ascend"),
+        ({"steps": [0, 1, 999999]}, "the last is 999999, expected controlled.training.steps"),
+        ({"step": [0]}, "unknown key 'controlled.curve.step'"),
+    ],
+)
+def test_a_curve_that_cannot_be_made_is_refused(minimal_preset, changes, told):
+    last = minimal_preset["controlled"]["training"]["steps"]
+    minimal_preset["controlled"]["curve"] = CURVE | {"steps": [0, 1, last]} | changes
+    assert told in refusal(minimal_preset)
+
+
 def test_several_mistakes_are_counted(minimal_preset):
     minimal_preset["sedd"] = 1
     minimal_preset["data"]["minimun_bytes"] = 1

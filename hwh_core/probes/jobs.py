@@ -85,17 +85,22 @@ def probe_controlled(
         options = {"num_queries": num_queries, "backend": backend}
         maps = probe_model(trained, None, samples, description=f"{name}, {length} tokens", **options)
         before = probe_model(initial, None, samples, description=f"{name} at initialisation", **options)
-        description = {
-            **maps.description,
-            "model": name,
-            "training_length": training_length,
-            "eval_length_factor": factor,
-            "seed": seed,
-            "model_seed": settings["model"].get("seed"),
-            "max_logit_error": max(maps.description["max_logit_error"], before.description["max_logit_error"]),
-            "seconds": round(maps.description["seconds"] + before.description["seconds"], 3),
-        }
-        yield factor, replace(maps, rfis_initial=before.rfis, rpd_initial=before.rpd, description=description)
+        yield factor, with_initial(maps, before, settings, factor)
+
+
+def with_initial(maps: ProbeMaps, before: ProbeMaps, settings: dict[str, Any], factor: float) -> ProbeMaps:
+    """Maps of a controlled model with those ``before`` training on the same samples; settings {model, seed}."""
+    description = {
+        **maps.description,
+        "model": settings["model"]["name"],
+        "training_length": settings["model"]["length"],
+        "eval_length_factor": factor,
+        "seed": settings["seed"],
+        "model_seed": settings["model"].get("seed"),
+        "max_logit_error": max(maps.description["max_logit_error"], before.description["max_logit_error"]),
+        "seconds": round(maps.description["seconds"] + before.description["seconds"], 3),
+    }
+    return replace(maps, rfis_initial=before.rfis, rpd_initial=before.rpd, description=description)
 
 
 def probe_length(factor: float, training_length: int, num_queries: int) -> int:

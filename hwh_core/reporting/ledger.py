@@ -11,6 +11,7 @@ from ..config import PresetConfig
 from ..files import atomic_write, sha256_of, write_json
 from ..provenance import write_manifest
 from . import (
+    band_emergence,
     claims_controlled,
     claims_hybrid,
     claims_numeric,
@@ -184,7 +185,7 @@ def markdown(records: list[ClaimRecord], results: Results) -> str:
         preset=results.preset,
         deviations=deviations(results.preset),
         tried=models_tried(results),
-        beyond=head_influence.notes(results),
+        beyond=[*band_emergence.notes(results), *head_influence.notes(results)],
     )
 
 

@@ -23,6 +23,16 @@ def band_file(model: ControlledModel) -> str:
     return f"controlled/{model.name}/band.json"
 
 
+def curve_file(model: ControlledModel) -> str:
+    """Band of a controlled model against the tokens that it has seen."""
+    return f"controlled/{model.name}/curve.csv"
+
+
+def curve_maps_file(model: ControlledModel) -> str:
+    """Mean maps of a controlled model at every step of its curve."""
+    return f"controlled/{model.name}/curve_maps.csv"
+
+
 def controlled_probe_file(model: ControlledModel, factor: float = 1.0) -> str:
     """RFIS and RPD maps of a controlled model at ``factor`` times its training length."""
     return f"controlled/{model.name}/probe_x{factor_text(factor)}.npz"
@@ -50,6 +60,9 @@ def _members(preset: PresetConfig, chosen: list[selection.Condition]) -> list[Co
 def figure_inputs(preset: PresetConfig, number: selection.FigureId) -> list[str]:
     """Files that a figure needs. Raises :class:`selection.ReportError` naming the models that the preset lacks."""
     selection.refuse_if_missing(preset, "figure", number)
+    if number == "band_curve":
+        models = preset.controlled.curve_models
+        return [path for model in models for path in (curve_file(model), curve_maps_file(model))]
     if number == "head_influence":
         scale, probed = selection.probed(preset)
         return hwh_files(scale, probed, HEAD_INFLUENCE, HEAD_INFLUENCE_BINS)
@@ -122,6 +135,7 @@ def claims_inputs(preset: PresetConfig) -> list[str]:
     paths = ["synthetic.json"]
     for model in preset.controlled.models:
         paths += [band_file(model), f"controlled/{model.name}/metrics.json"]
+    paths += [curve_file(model) for model in preset.controlled.curve_models]
     for model in preset.pretrained.models:
         paths += pretrained_files(model, "probe.npz", "behavior.npz", "heads.csv", "bands.json")
     for scale in preset.hwh.scales:

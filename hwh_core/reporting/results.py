@@ -28,6 +28,11 @@ from .selection import ReportError
 HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
 SCORES_COLUMNS = {"scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256"}
 CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
+CURVE_COLUMNS = {
+    "rope_theta", "length_tokens", "step", "tokens", "loss_nats_per_token", "verdict", "peak_group", "peak_group_low",
+    "peak_group_high", "predicted_group_covariance", "predicted_group_oka",
+}  # fmt: skip
+CURVE_MAPS_COLUMNS = {"step", "tokens", "layer", "frequency_group", "period_tokens", "metric", "value"}
 INFLUENCE_KEYS = {
     "scale", "model", "architecture", "seed", "layer", "group", "head", "kind", "position_encoding"
 }  # fmt: skip
@@ -157,6 +162,14 @@ class Results:
     def controlled_maps(self, model: ControlledModel, factor: float = 1.0) -> Maps:
         """Probe maps of a controlled model at ``factor`` times its training length."""
         return self.maps(requirements.controlled_probe_file(model, factor))
+
+    def curve(self, model: ControlledModel) -> pd.DataFrame:
+        """curve.csv of a controlled model: one row a step, ascending."""
+        return self.table(requirements.curve_file(model), CURVE_COLUMNS)
+
+    def curve_maps(self, model: ControlledModel) -> pd.DataFrame:
+        """curve_maps.csv of a controlled model: one row a step, layer, frequency group and metric."""
+        return self.table(requirements.curve_maps_file(model), CURVE_MAPS_COLUMNS)
 
     def pretrained_maps(self, model: PretrainedModel) -> Maps:
         """Probe maps of a pretrained model."""

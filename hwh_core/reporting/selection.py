@@ -28,7 +28,7 @@ PAPER_LENGTH = 2048
 FIGURE_NUMBERS = tuple(range(2, 16))
 TABLE_NUMBERS = tuple(range(1, 9))
 # Figures of this project that the paper does not have, by name.
-OWN_FIGURES = ("head_influence",)
+OWN_FIGURES = ("band_curve", "head_influence")
 FigureId = int | str
 
 
@@ -210,6 +210,8 @@ def _missing_for_head_influence(preset: PresetConfig) -> list[str]:
 
 def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
     """What the preset lacks for a figure; empty when it can be drawn. Raises :class:`ReportError` for others."""
+    if number == "band_curve":
+        return [] if preset.controlled.curve_models else ["a curve of controlled models (controlled.curve)"]
     if number == "head_influence":
         return _missing_for_head_influence(preset)
     with_norm, without_norm = conditions(preset, True), conditions(preset, False)

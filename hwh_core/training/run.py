@@ -21,6 +21,7 @@ from .distributed import Workers, start_workers, stop_workers
 from .flops import model_flops_per_token, model_flops_utilization
 from .inputs import Inputs, Paths
 from .settings import TrainSettings, run_fingerprint
+from .snapshots import Snapshots
 from .trainer import Outcome, Trainer, held_out_loss
 
 HELD_OUT_WINDOWS = 64
@@ -31,8 +32,9 @@ HELD_OUT_SEED = 0
 def train(inputs: Inputs, paths: Paths) -> int:
     """Train one model; returns the exit code (0, or 128 + signal when stopped on request).
 
-    Writes ``model``, ``initial``, ``train_log.jsonl`` and, last, ``metrics.json`` below ``paths.output``, then deletes
-    the checkpoints. Raises project errors for sizes or checkpoints that do not fit and for a loss that is not finite.
+    Writes ``model``, ``initial``, ``train_log.jsonl``, where the settings ask for them ``snapshots``, and, last,
+    ``metrics.json`` below ``paths.output``, then deletes the checkpoints. Raises project errors for sizes or for
+    checkpoints that do not fit, and for a loss that is not finite.
     """
     started = time.time()
     workers = start_workers()
@@ -70,11 +72,14 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
     with checkpoints.locked():
         # By the training that was waited for, or by an earlier call; a workflow removes what it wants made anew. All
         # processes hear of it here, or the others would wait for a training that never starts.
-        if workers.any(_is_finished(paths.output, fingerprint)):
+        snapshots = None
+        if settings.snapshot_steps is not None:
+            snapshots = Snapshots(paths.checkpoints / "snapshots", settings.snapshot_steps, fingerprint)
+        if workers.any(_is_finished(paths.output, fingerprint, snapshots)):
             print(f"{paths.output} is finished; delete {paths.output / 'metrics.json'} to train anew", file=sys.stderr)
             return 0
         save_model(model, paths.tokenizer, paths.output / "initial")
-        trainer = Trainer(model, loader, training, length, checkpoints, workers)
+        trainer = Trainer(model, loader, training, length, checkpoints, workers, snapshots)
         outcome = trainer.run()
         if outcome.exit_code is not None:
             print(f"stopped after step {outcome.rows[-1]['step']}; run it again to go on", file=sys.stderr)
@@ -100,15 +105,21 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
             },
             started=started,
         )
+        if snapshots is not None:
+            snapshots.copy_to(paths.output / "snapshots")
         write_json(paths.output / "metrics.json", metrics)
         checkpoints.remove()
+        if snapshots is not None:
+            snapshots.remove()
     workers.wait()
     return 0
 
 
-def _is_finished(output: Path, fingerprint: dict[str, str]) -> bool:
+def _is_finished(output: Path, fingerprint: dict[str, str], snapshots: Snapshots | None) -> bool:
     metrics = output / "metrics.json"
-    return metrics.is_file() and read_json(metrics).get("fingerprint") == fingerprint
+    finished = metrics.is_file() and read_json(metrics).get("fingerprint") == fingerprint
+    # Snapshots that were removed once they had been probed come back only by training again.
+    return finished and (snapshots is None or not snapshots.missing(output / "snapshots"))
 
 
 def save_model(model: HwHForCausalLM, tokenizer: Path, folder: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from ..architectures import layers_of_shape
 from ..config import ModelShape, Name, PositiveInt, RetrievalMixConfig, Strict, TrainingConfig
@@ -29,17 +29,22 @@ class ModelSettings(Strict):
 
 
 class TrainSettings(Strict):
-    """Everything that decides a run besides the token store; ``retrieval_mix`` None: prose alone."""
+    """Everything that decides a run besides the token store; ``retrieval_mix`` None: prose alone.
+
+    ``snapshot_steps`` are steps after which the weights are kept; they decide nothing of the training itself.
+    """
 
     model: ModelSettings
     training: TrainingConfig
     retrieval_mix: RetrievalMixConfig | None = None
+    snapshot_steps: list[PositiveInt] | None = Field(default=None, min_length=1)
 
     def written(self) -> dict[str, Any]:
-        """As JSON data, in the form that the workflow gives: a mix that is not there is no key."""
+        """As JSON data, in the form that the workflow gives: a mix or snapshots that are not there are no key."""
         values = self.model_dump(mode="json")
-        if self.retrieval_mix is None:
-            del values["retrieval_mix"]
+        for key in ("retrieval_mix", "snapshot_steps"):
+            if values[key] is None:
+                del values[key]
         return values
 
 
@@ -72,6 +77,11 @@ def parse_settings(values: dict[str, Any]) -> TrainSettings:
     if training.warmup_steps >= training.steps:
         raise TrainingError(
             f"training.warmup_steps = {training.warmup_steps} must be smaller than steps = {training.steps}"
+        )
+    kept = settings.snapshot_steps or []
+    if kept != sorted(set(kept)) or (kept and kept[-1] > training.steps):
+        raise TrainingError(
+            f"snapshot_steps = {kept}: expected ascending steps up to training.steps = {training.steps}, none twice"
         )
     return settings
 

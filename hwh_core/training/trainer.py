@@ -29,6 +29,7 @@ from .optimizer import Optimizer
 from .schedule import learning_rate_factor
 from .settings import TrainingError
 from .signals import StopRequest
+from .snapshots import Snapshots
 from .step import EagerStep, Step
 
 
@@ -57,7 +58,10 @@ class Outcome:
 
 
 class Trainer:
-    """Trains ``model`` in place on ``loader``; ``length`` is the number of tokens of a sequence."""
+    """Trains ``model`` in place on ``loader``; ``length`` is the number of tokens of a sequence.
+
+    ``snapshots`` keeps the weights after some steps; None: only checkpoints.
+    """
 
     def __init__(
         self,
@@ -67,12 +71,14 @@ class Trainer:
         length: int,
         checkpoints: CheckpointFolder,
         workers: Workers,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.model = model.to(workers.device).train()
         self.config = config
         self.length = length
         self.checkpoints = checkpoints
         self.workers = workers
+        self.snapshots = snapshots
         self.share = workers.share(config.tokens_per_step // length)
         rows = self.share.stop - self.share.start
         self.micro_rows = rows if config.micro_batch_tokens is None else config.micro_batch_tokens // length
@@ -108,6 +114,8 @@ class Trainer:
         done, before = self._resume()
         if self.workers.is_first:
             truncate_log(self.checkpoints.log_path, done)
+        if self.snapshots is not None:
+            self.snapshots.resume(done)
         started = time.perf_counter()
         steps, every = self.config.steps, self.config.checkpoint_every_steps
         exit_code = None
@@ -125,6 +133,9 @@ class Trainer:
                     write(row)
                     bar.set_postfix(loss=f"{row['loss']:.3f}", refresh=False)
                     bar.update()
+                    # Before the checkpoint: a run that goes on from there does not come by here again.
+                    if self.snapshots is not None:
+                        self.snapshots.take(step + 1, self.model)
                     stopped = self.workers.any(stop.signal is not None) and step + 1 < steps
                     if stopped or (step + 1) % every == 0 or step + 1 == steps:
                         self._save(step + 1, before + time.perf_counter() - started)

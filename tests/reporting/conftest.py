@@ -33,9 +33,11 @@ def wide(tmp_path_factory) -> Case:
         models=[presets.pretrained(name) for name in names],
         scales=[presets.scale(presets.ALL, seeds=2)],
         probe=presets.HEAD_PROBE,
+        curve=presets.curve_of("theta1e4-L256-s0", "theta1e6-L256-s0"),
     )
     root = tmp_path_factory.mktemp("wide")
     tree.write_controlled(root, preset)
+    tree.write_curve(root, preset)
     tree.write_pretrained(root, preset, layers=18, heads=4)
     tree.write_hwh(root, preset)
     tree.write_head_influence(root, preset)

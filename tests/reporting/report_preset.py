@@ -68,6 +68,7 @@ def preset(
     scales: list[dict] | None = None,
     name: str = "laptop",
     probe: dict | None = None,
+    curve: dict | None = None,
 ) -> PresetConfig:
     data = {
         "preset": name,
@@ -93,6 +94,7 @@ def preset(
             "training": training(),
             "models": controlled if controlled is not None else laptop_controlled(),
             "probe": {"num_samples": 3, "num_queries": 16, "eval_length_factors": [0.5, 1.0, 2.0]},
+            "curve": curve,
         },
         "band": {},
         "synthetic": {"num_seeds": 1, "rope_thetas": [10000.0]},
@@ -132,6 +134,11 @@ def preset(
 
 
 HEAD_PROBE = {"num_samples": 4, "num_queries": 64, "num_contexts": 4}
+
+
+def curve_of(*models: str) -> dict:
+    """A curve over the ten steps of these presets."""
+    return {"models": list(models), "steps": [0, 1, 2, 3, 5, 7, 10]}
 
 
 def laptop_controlled() -> list[dict]:

@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 
 from hwh_core.architectures import describe_allocation, layers_of_shape
-from hwh_core.config import ControlledModel, PresetConfig
+from hwh_core.config import BandConfig, ControlledModel, PresetConfig
+from hwh_core.gpband.emergence import Probe, curve_tables
+from hwh_core.gpband.maps import check_maps
+from hwh_core.gpband.record import BandModel
 from hwh_core.reporting import selection
 from hwh_core.rope import inverse_frequencies, predicted_index, predicted_period
 
@@ -117,6 +120,27 @@ def write_controlled(
         put_json(folder / "band.json", band(model, peak, **changes))
         put_json(folder / "metrics.json", {"tokens": 819200, "parameters": 200000, "seconds": 30.0})
         np.savez(folder / "probe_x1.npz", **controlled_maps(model, peak))
+
+
+# How far each step of a curve has come from the maps at initialisation (0) to those of a trained model (1).
+GROWTH = (0.0, 0.0, 0.02, 0.2, 0.5, 0.8, 1.0)
+
+
+def write_curve(root: Path, config: PresetConfig, growth: dict[str, tuple[float, ...]] | None = None) -> None:
+    """Curves whose band grows from nothing as ``growth`` says of a model; made by the extraction itself."""
+    training, curve = config.controlled.training, config.controlled.curve
+    for model in config.controlled.curve_models:
+        maps = controlled_maps(model, predicted_index(64, model.rope_theta, model.length))
+        probes = []
+        for step, share in zip(curve.steps, (growth or {}).get(model.name, GROWTH), strict=True):
+            rpd, rfis = (maps[f"{name}_initial"] + share * maps[name] for name in ("rpd", "rfis"))
+            named = {key: maps[key] for key in ("rfis_initial", "rpd_initial", "sample_weight", "layer_index")}
+            checked = check_maps(rfis, rpd, maps["inv_freq"], np.ones(32), **named)
+            probes.append(Probe(step, step * training.tokens_per_step, 6.0 - 2 * share, model.length, checked))
+        about = BandModel(**model.model_dump(), head_dim=64)
+        rows, means = curve_tables(about, probes, BandConfig(bootstrap_resamples=30), seed=0)
+        put_table(root / "controlled" / model.name / "curve.csv", rows)
+        put_table(root / "controlled" / model.name / "curve_maps.csv", means)
 
 
 def write_pretrained(root: Path, config: PresetConfig, layers: int = 12, heads: int = 6, frequencies: int = 32) -> None:

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from hwh_core.chains import find_chains
 from hwh_core.config import load_preset
 from hwh_core.files import sha256_of
+from hwh_core.reporting.selection import figure_name
 
 pytestmark = pytest.mark.workflow
 
@@ -36,9 +37,9 @@ def planned(output: str) -> dict[str, int]:
 def test_everything_that_the_preset_names_is_there(smoke):
     preset = load_preset(smoke.code / "config" / "smoke.yaml")
     root = smoke.folder / "results" / "smoke"
-    for number in preset.targets.figures:
+    for figure in preset.targets.figures:
         for kind in ("pdf", "png", "csv"):
-            assert (root / f"figures/fig{number}.{kind}").stat().st_size > 0
+            assert (root / f"figures/{figure_name(figure)}.{kind}").stat().st_size > 0
     for number in preset.targets.tables:
         for kind in ("csv", "md", "tex"):
             assert (root / f"tables/table{number}.{kind}").stat().st_size > 0

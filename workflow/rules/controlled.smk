@@ -1,5 +1,7 @@
 # Controlled RoPE Transformers over base, length and QK-norm: training -> probe -> band.
 
+CURVE_MODELS = [model.name for model in PRESET.controlled.curve_models]
+
 
 rule train_controlled:
     input:
@@ -21,6 +23,8 @@ rule train_controlled:
         "<logs>/train_controlled/{controlled}.log",
     benchmark:
         "<benchmarks>/train_controlled/{controlled}.tsv"
+    wildcard_constraints:
+        controlled=one_of(set(CONTROLLED) - set(CURVE_MODELS)),
     group:
         CHAIN
     conda:
@@ -123,6 +127,119 @@ rule extract_band:
     shell:
         "python {params.program:q} --settings {params.settings:q} --probes {input.maps:q}"
         " --output {output:q} 2>&1 | tee {log:q}"
+
+
+# The band against tokens seen, for models that have a curve: the same training, with snapshots that go once probed.
+# In a preset without a curve no model matches these rules.
+STEPS = PRESET.controlled.curve.steps if CURVE_MODELS else [0]
+
+
+def snapshot_training_settings(wildcards):
+    told = json.loads(controlled_training_settings(wildcards))
+    return settings({**told, "snapshot_steps": PRESET.controlled.curve.snapshot_steps})
+
+
+use rule train_controlled as train_controlled_with_snapshots with:
+    output:
+        temp(directory("<results>/controlled/{controlled}/snapshots")),
+        [
+            weights(str(path)) if path.endswith(".safetensors") else str(path)
+            for path in rules.train_controlled.output
+        ],
+    wildcard_constraints:
+        controlled=one_of(CURVE_MODELS),
+    params:
+        settings=snapshot_training_settings,
+
+
+rule probe_curve:
+    input:
+        metrics="<results>/controlled/{controlled}/metrics.json",
+        model="<results>/controlled/{controlled}/model/model.safetensors",
+        initial="<results>/controlled/{controlled}/initial/model.safetensors",
+        snapshots="<results>/controlled/{controlled}/snapshots",
+        store=compared(
+            f"<results>/data/{PRESET.controlled.tokenizer}/held_out/index.json"
+        ),
+    output:
+        maps=expand(
+            "<results>/controlled/{{controlled}}/curve/probe_step{step}.npz",
+            step=STEPS,
+        ),
+        records=expand(
+            "<results>/controlled/{{controlled}}/curve/probe_step{step}.json",
+            step=STEPS,
+        ),
+    log:
+        "<logs>/probe_curve/{controlled}.log",
+    benchmark:
+        "<benchmarks>/probe_curve/{controlled}.tsv"
+    wildcard_constraints:
+        controlled=one_of(CURVE_MODELS),
+    group:
+        CHAIN
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+        gpu=GPU,
+    params:
+        program=program("probe_curve"),
+        code=code("probe_curve"),
+        store=lambda wildcards, input: os.path.dirname(input.store),
+        folder=lambda wildcards, input: os.path.dirname(input.metrics),
+        settings=lambda wildcards: settings(
+            {
+                "model": CONTROLLED[wildcards.controlled],
+                "probe": PRESET.controlled.probe,
+                "steps": STEPS,
+                "tokens_per_step": PRESET.controlled.training.tokens_per_step,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --model {params.folder:q}/model"
+        " --initial {params.folder:q}/initial --snapshots {input.snapshots:q} --store {params.store:q}"
+        " --output {params.folder:q}/curve 2>&1 | tee {log:q}"
+
+
+rule extract_curve:
+    input:
+        maps=rules.probe_curve.output.maps,
+        records=rules.probe_curve.output.records,
+    output:
+        table="<results>/controlled/{controlled}/curve.csv",
+        parquet="<results>/controlled/{controlled}/curve.parquet",
+        maps="<results>/controlled/{controlled}/curve_maps.csv",
+        maps_parquet="<results>/controlled/{controlled}/curve_maps.parquet",
+    log:
+        "<logs>/extract_curve/{controlled}.log",
+    benchmark:
+        "<benchmarks>/extract_curve/{controlled}.tsv"
+    group:
+        CHAIN
+    conda:
+        "../envs/analysis.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        program=program("extract_curve"),
+        code=code("extract_curve"),
+        settings=lambda wildcards: settings(
+            {
+                "model": CONTROLLED[wildcards.controlled],
+                "band": PRESET.band,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --probes {input.maps:q}"
+        " --output {output.table:q} 2>&1 | tee {log:q}"
 
 
 rule synthetic_check:
