@@ -51,18 +51,28 @@ class Moments:
 def measure(origin: float, folder: Path, quick: bool) -> dict[str, Any]:
     """In the fresh process: train two steps; returns ``parts`` and ``total`` in seconds, and how the steps ran."""
     moments = Moments(origin)
+    from hwh_core.architectures import layers_of_shape
+    from hwh_core.config import load_preset
+    from hwh_core.devices import visible_devices
+    from hwh_core.training.kernel_warm_up import start_warm_up
+
+    scale = next(scale for scale in load_preset(PRESET).hwh.scales if scale.name == SCALE)
+    training = scale.training
+    if not quick and visible_devices():
+        # As scripts/train.py does it.
+        layers = layers_of_shape(scale.shape.model_dump(), ARCHITECTURE, qk_norm=scale.qk_norm)
+        start_warm_up(layers, training.tokens_per_step // scale.length, scale.length, training.precision)
+    moments.part("settings")
     import numpy as np
     import torch
 
-    from hwh_core.config import load_preset
     from hwh_core.modeling import build_model
     from hwh_core.training.checkpoint import CheckpointFolder
     from hwh_core.training.distributed import start_workers
     from hwh_core.training.trainer import Trainer
 
     moments.part("import")
-    scale = next(scale for scale in load_preset(PRESET).hwh.scales if scale.name == SCALE)
-    shape, length, vocab_size, training = scale.shape.model_dump(), scale.length, VOCAB_SIZE, scale.training
+    shape, length, vocab_size = scale.shape.model_dump(), scale.length, VOCAB_SIZE
     if quick:
         shape, length, vocab_size = QUICK_SHAPE, 64, 256
         training = training.model_copy(update={"tokens_per_step": 128, "steps": 10, "precision": "float32"})

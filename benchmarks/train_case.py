@@ -121,8 +121,8 @@ def _graph_breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-def measure(case: Case) -> dict[str, Any]:
-    """Result of a case as plain values for JSON."""
+def measure(case: Case, variant: str | None = None) -> dict[str, Any]:
+    """Result of a case as plain values for JSON; a peer's is that of one ``variant``."""
     if case.kind == "agreement":
         from benchmarks.train_agreement import measure_agreement
 
@@ -132,7 +132,7 @@ def measure(case: Case) -> dict[str, Any]:
     else:
         from benchmarks.train_peers import measure_peer
 
-        result = measure_peer(case)
+        result = measure_peer(case, str(variant))
     return result | {"peak_memory_bytes": peak_memory()}
 
 
@@ -143,13 +143,14 @@ def main() -> None:
     parser.add_argument("result", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", type=int, help="sequences of a step, where those of the case do not fit into memory")
+    parser.add_argument("--variant", help="way to run a peer")
     arguments = parser.parse_args()
     case = next(case for case in plan(arguments.quick) if case.name == arguments.name)
     if arguments.rows is not None:
         training = case.training.model_copy(update={"tokens_per_step": arguments.rows * case.length})
         case = dataclasses.replace(case, rows=arguments.rows, training=training)
     try:
-        result = measure(case)
+        result = measure(case, arguments.variant)
     except torch.OutOfMemoryError as error:
         result = {"error": str(error).splitlines()[0], "out_of_memory": True}
     arguments.result.write_text(json.dumps(result), encoding="utf-8")

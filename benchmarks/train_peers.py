@@ -1,13 +1,12 @@
 """Peers of benchmarks.train: other libraries' models of matched size, trained on the same batches.
 
-Both run under bfloat16 autocast over float32 weights with fused AdamW and gradient clipping, as ours do; the fastest
-of a peer's ways to run counts.
+Both run under bfloat16 autocast over float32 weights with fused AdamW and gradient clipping, as ours do. A peer has
+several ways to run, of which the fastest counts: each is measured in a process of its own, since some end it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -97,12 +96,12 @@ def fla_model(case: Case, width: int, **losses: bool) -> nn.Module:
     )
 
 
-def _variants(case: Case, device: torch.device) -> dict[str, tuple[Callable[[], nn.Module], bool]]:
-    """Ways to run the peer: name -> (model, whether it is compiled)."""
+def _model(case: Case, variant: str, device: torch.device) -> nn.Module:
+    """The peer matched to our size, on ``device``."""
     if case.kind == "hf":
         width = matched_intermediate_size(case, lambda width: _count(lambda: hf_model(case, width)))
-        compiled = device.type == "cuda"
-        return {"torch.compile" if compiled else "eager": (lambda: hf_model(case, width), compiled)}
+        with device:
+            return hf_model(case, width)
     from hwh_kernels.fla_configs import prepare_fla
     from hwh_kernels.gated_delta_rule_check import check_gated_delta_rule
 
@@ -111,19 +110,16 @@ def _variants(case: Case, device: torch.device) -> dict[str, tuple[Callable[[], 
     # Like our own training, the peer may run kernels that its library holds back on some cards, once they are checked.
     check_gated_delta_rule(device, [(heads, case.shape["gdn_head_dim"])], batch=case.rows, length=case.length)
     width = matched_intermediate_size(case, lambda width: _count(lambda: fla_model(case, width)))
-    return {
-        "eager, fused cross entropy": (lambda: fla_model(case, width), False),
-        "eager, fused linear cross entropy": (
-            lambda: fla_model(case, width, fuse_cross_entropy=False, fuse_linear_cross_entropy=True),
-            False,
-        ),
-        "torch.compile, fused cross entropy": (lambda: fla_model(case, width), True),
-    }
-
-
-def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Module], compiled: bool) -> dict[str, Any]:
+    linear = "linear" in variant
+    losses = {"fuse_cross_entropy": not linear, "fuse_linear_cross_entropy": linear}
     with device:
-        model = build().train()
+        return fla_model(case, width, **losses)
+
+
+def measure_peer(case: Case, variant: str) -> dict[str, Any]:
+    """Step times of the peer run in the way ``variant`` (see :data:`~benchmarks.train_plan.PEER_VARIANTS`)."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = _model(case, variant, device).train()
     parameters = list(model.parameters())
     # Matrices decay, the rest does not, as in our recipe.
     groups = [
@@ -131,6 +127,7 @@ def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Modul
         {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-5, betas=(0.9, 0.95), fused=True)
+    compiled = variant.startswith("torch.compile") and device.type == "cuda"
     run = torch.compile(model, dynamic=False) if compiled else model
     # On the device beforehand, as our own batches are by the time that a step needs them.
     batches = torch.from_numpy(RandomLoader(case.rows, case.length, case.vocab_size).batches[:, :, :-1].copy()).to(
@@ -155,35 +152,6 @@ def _time_variant(case: Case, device: torch.device, build: Callable[[], nn.Modul
             torch.cuda.synchronize()
         return value
 
-    return time_steps(case, step) | {"parameters": sum(p.numel() for p in parameters)}
-
-
-def measure_peer(case: Case) -> dict[str, Any]:
-    """The peer's fastest way to run, with the step times of all.
-
-    Raises RuntimeError if none works, and torch.OutOfMemoryError if that is for want of memory.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    best: dict[str, Any] | None = None
-    tried: dict[str, Any] = {}
-    out_of_memory = False
-    for name, (build, compiled) in _variants(case, device).items():
-        try:
-            result = _time_variant(case, device, build, compiled)
-        except Exception as error:
-            # A way that a library does not support must not lose the others; what failed is recorded.
-            tried[name] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            out_of_memory |= isinstance(error, torch.OutOfMemoryError)
-        else:
-            tried[name] = result["step_seconds"]
-            if best is None or result["step_seconds"] < best["step_seconds"]:
-                best = result | {"variant": name}
-        torch.compiler.reset()
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    if best is None and out_of_memory:
-        raise torch.OutOfMemoryError(f"{case.name}: {tried}")
-    if best is None:
-        raise RuntimeError(f"{case.name}: no way to run the peer worked: {tried}")
-    return best | {"mfu": None, "ours_parameters": our_parameters(case), "variants": tried}
+    result = time_steps(case, step)
+    own = {"parameters": sum(p.numel() for p in parameters), "ours_parameters": our_parameters(case)}
+    return result | own | {"mfu": None, "variant": variant, "compiled": compiled}

@@ -13,6 +13,15 @@ ROPE_THETA = 10000.0
 ARCHITECTURES = ("transformer", "gdn", "inter", "hwh_std")
 # Tokens of a step at 380M: one micro-batch. At 1.4B, half of that is what fits into 139 GiB without recomputation.
 TOKENS = {"380m": 65536, "1400m": 32768}
+# Ways to run a peer, by kind of case; the fastest counts. On a CPU nothing is compiled.
+PEER_VARIANTS = {
+    "fla": (
+        "eager, fused cross entropy",
+        "eager, fused linear cross entropy",
+        "torch.compile, fused cross entropy",
+    ),
+    "hf": ("torch.compile",),
+}
 QUICK_SHAPE = {
     "num_layers": 4, "hidden_size": 64, "intermediate_size": 96, "attention_head_dim": 16, "gdn_head_dim": 16,
     "conv_size": 4, "gate": True,

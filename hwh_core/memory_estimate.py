@@ -94,26 +94,28 @@ def group_bytes_per_token(group: HeadGroup, length: int, element: int, compiled:
 
     Attention: q and k rotated, the output, a float32 of each head for softmax and for each norm. A sliding window in
     blocks: q, and keys and values twice, since blocks overlap; three widths more are calibrated, not counted. Gated
-    DeltaNet: q and k normalised, v, the output, a row of the system of a chunk, five float32 a head. Eager: float32
-    copies in the norms, SiLU of the gate and the gated output.
+    DeltaNet: q and k normalised, v, the output, two tensors of the same size and the states between chunks, a row of
+    the system of a chunk, five float32 a head. Eager: float32 copies in norms that no rotation follows, SiLU of the
+    gate and the gated output.
     """
     width, keys = group.width, group.key_value_heads * group.head_dim
     if group.kind == GATED_DELTANET:
-        kept = element * (4 * width + DELTA_RULE_CHUNK * group.heads) + 5 * FLOAT32 * group.heads
+        states = width * group.head_dim // DELTA_RULE_CHUNK
+        kept = element * (6 * width + states + DELTA_RULE_CHUNK * group.heads) + 5 * FLOAT32 * group.heads
         norms = 2 * FLOAT32 * width
     else:
         blocks = group.kind == SLIDING_WINDOW and length > 2 * (group.window or length)
         kept = element * (5 * width + 4 * keys if blocks else 2 * width + keys) + 3 * FLOAT32 * group.heads
-        norms = 2 * FLOAT32 * ((width + keys) * group.qk_norm + width * group.output_norm)
+        alone = group.qk_norm and group.rope_theta is None
+        norms = 2 * FLOAT32 * ((width + keys) * alone + width * group.output_norm)
     return kept if compiled else kept + norms + element * (1 + 2 * group.gate) * width
 
 
 def activation_bytes_per_token(
     layers: Sequence[LayerSpec], shape: ModelShape, length: int, element: int, compiled: bool
 ) -> int:
-    """Kept of all blocks between forward and backward; SwiGLU keeps gate, up and their product, eager SiLU as well."""
-    each = stream_bytes_per_token(shape.hidden_size, element, compiled)
-    each += element * (3 if compiled else 4) * shape.intermediate_size
+    """Kept of all blocks between forward and backward; SwiGLU keeps gate and up."""
+    each = stream_bytes_per_token(shape.hidden_size, element, compiled) + 2 * element * shape.intermediate_size
     mixers = sum(
         element * projected_columns(layer)
         + sum(group_bytes_per_token(group, length, element, compiled) for group in layer)
@@ -160,7 +162,7 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     rows = min(LOSS_ROWS, tokens)
     chunks = 1 if tokens <= rows else 2
     loss = 2 * element * tokens * hidden + (element + chunks * FLOAT32) * output + chunks * element * rows * vocabulary
-    backward = element * tokens * (hidden + 3 * shape.intermediate_size) + 2 * FLOAT32 * output
+    backward = element * tokens * (hidden + 4 * shape.intermediate_size) + 2 * FLOAT32 * output
     forward_and_backward = (weights if several else 0) + activations + max(loss, backward)
     update = weights + (3 * element * blocks if config.optimizer.kind == "muon_adamw" else 0)
     return standing + max(forward_and_backward, update)

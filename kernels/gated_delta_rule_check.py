@@ -4,21 +4,26 @@ flash-linear-attention 0.6.0 refuses the gated backward pass (``chunk_bwd_dqkwg`
 3.7.0, because some compilations there gave a wrong gradient of k (its issue 640). Whether the compilations at hand do
 is decided here by measuring: outputs and all gradients, in the dtype of the training, against the float32 torch form.
 The refusal is lifted for the measurement, and stays lifted only when everything agrees.
+
+``python -m hwh_kernels.gated_delta_rule_check 7x64 --batch 8 --length 2048`` makes the check alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import gated_delta_rule_fla as fla
 from .fla_configs import prepare_fla
+from .fla_configs.__main__ import shape
 from .gated_delta_rule import chunk_gated_delta_rule
 
 # Norm of the difference over norm of the reference. bfloat16 rounds by up to 2^-8 = 0.4%, and a gradient passes about
@@ -205,3 +210,35 @@ def _refuse(
         f"differ from the float32 reference: {listed}, expected at most {TOLERANCE:.0%} ({heads} heads of {head_dim}, "
         f"{tokens} tokens). Install Triton 3.7.1 or later, or tilelang (pip install tilelang)"
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: check one shape on the first device and print the errors."""
+    parser = argparse.ArgumentParser(prog="python -m hwh_kernels.gated_delta_rule_check", description=main.__doc__)
+    parser.add_argument("shape", type=shape, metavar="HEADSxHEAD_DIM")
+    parser.add_argument("--batch", type=int, default=1, help="sequences of a micro-batch (default 1)")
+    parser.add_argument("--length", type=int, help="tokens of a sequence, to compile for these as well")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="default: bfloat16")
+    parser.add_argument("--marker", type=Path, help="file to make once the check has passed")
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        raise SystemExit("error: the kernels run on a GPU; torch sees none here")
+    try:
+        check = check_gated_delta_rule(
+            torch.device("cuda", torch.cuda.current_device()),
+            [given.shape],
+            batch=given.batch,
+            length=given.length,
+            dtype=getattr(torch, given.dtype),
+        )
+    except (KernelsDisagree, ImportError) as error:
+        raise SystemExit(f"error: {error}") from error
+    if given.marker is not None:
+        given.marker.parent.mkdir(parents=True, exist_ok=True)
+        given.marker.touch()
+    for name, errors in check.errors.items():
+        print(name, " ".join(f"{tensor} {error:.2%}" for tensor, error in errors.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -7,11 +7,27 @@ import os
 import sys
 from pathlib import Path
 
+from hwh_core.architectures import layers_of_shape
 from hwh_core.devices import take_devices
 from hwh_core.memory_estimate import training_of
 from hwh_core.memory_plan import card_at_hand, require_memory
 from hwh_core.scripting import load_settings, run
 from hwh_core.training.inputs import Paths, open_inputs
+from hwh_core.training.kernel_warm_up import start_warm_up
+from hwh_core.training.settings import TrainSettings
+
+
+def warm_up(settings: TrainSettings) -> None:
+    """Let side processes compile this training's kernels; the first process of a machine starts them."""
+    model, training = settings.model, settings.training
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    layers = layers_of_shape(
+        model.shape.model_dump(), model.architecture, rope_theta=model.rope_theta, qk_norm=model.qk_norm
+    )
+    tokens = training.tokens_per_step // int(os.environ.get("WORLD_SIZE", "1"))
+    rows = (training.micro_batch_tokens or tokens) // model.length
+    start_warm_up(layers, rows, model.length, training.precision)
 
 
 def main() -> None:
@@ -36,10 +52,12 @@ def main() -> None:
         checkpoints=arguments.checkpoints,
     )
     inputs = open_inputs(load_settings(arguments.settings), paths)
-    take_devices()
+    devices = take_devices()
     training = training_of(inputs.settings, inputs.vocab_size, int(os.environ.get("WORLD_SIZE", "1")))
     require_memory(str(arguments.output), training, card_at_hand(int(os.environ.get("LOCAL_RANK", "0"))))
 
+    if devices:
+        warm_up(inputs.settings)
     # Imported only now: torch takes seconds, and what can be refused is refused before.
     from hwh_core.training.run import train
 

@@ -5,7 +5,8 @@ What a probe needs, on every :class:`AttentionGroup`:
 - ``group`` (the :class:`~hwh_core.heads.HeadGroup`), ``head_dim``, ``num_heads``, ``num_key_value_heads``;
 - ``inv_freq``: float32 [head_dim / 2] frequencies as used in the forward pass, or None without position encoding;
 - ``scaling``: the softmax scale; ``window``: number of visible keys, the query's own included, or None;
-- q and k after QK-norm and before rotation go through ``rotary.apply_rotary_pos_emb``; rotated (or, without position
+- q and k after QK-norm and before rotation go through ``rotary.apply_rotary_pos_emb`` in passes without gradients (on
+  a GPU, training passes do both at once); rotated (or, without position
   encoding, plain) q, k, v go through :func:`attend`, looked up in this module at each call. Both may be replaced.
   The mask that :func:`attend` gets is None, a boolean tensor or a :class:`~.sliding_window.SlidingWindow`; rows of the
   last two are read alike, as ``mask[..., rows, columns]``.
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from hwh_kernels.normalised_rotation import normalised_rotation, uses_triton
 
 from ..heads import HeadGroup
 from . import rotary
@@ -105,11 +108,8 @@ class AttentionGroup(nn.Module):
                 "input_projections()"
             )
         q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in projected[:3])
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        if cos_sin is not None:
-            q, k = rotary.apply_rotary_pos_emb(q, k, *cos_sin)
+        q, k = self._encoded(q, k, cos_sin)
+        v = v.transpose(1, 2)
         if state is not None:
             k, v = state.update(k, v)
         output = attend(q, k, v, scaling=self.scaling, mask=mask).transpose(1, 2)
@@ -119,6 +119,20 @@ class AttentionGroup(nn.Module):
         if self.g_proj is not None:
             output = output * F.silu(projected[3])
         return output
+
+    def _encoded(
+        self, q: torch.Tensor, k: torch.Tensor, cos_sin: tuple[torch.Tensor, torch.Tensor] | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """q and k [B, T, heads, head_dim] after QK-norm and rotation, where the group has them, heads first."""
+        if self.q_norm is not None and self.k_norm is not None:
+            # Only where gradients are kept: probes, which have none, look in between.
+            if cos_sin is not None and torch.is_grad_enabled() and uses_triton(q):
+                q = normalised_rotation(q, self.q_norm.weight, *cos_sin, self.q_norm.eps)
+                k = normalised_rotation(k, self.k_norm.weight, *cos_sin, self.k_norm.eps)
+                return q.transpose(1, 2), k.transpose(1, 2)
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+        return (q, k) if cos_sin is None else rotary.apply_rotary_pos_emb(q, k, *cos_sin)
 
 
 def visible_keys(

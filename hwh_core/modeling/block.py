@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hwh_kernels.swiglu import swiglu_down
+
 from ..heads import GATED_DELTANET, LayerSpec
 from . import joint_projection
 from .attention import AttentionGroup
@@ -92,10 +94,9 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if joint_projection.is_worthwhile(x):
-            gate, up = joint_projection.joint_linear(x, (self.gate_proj, self.up_proj))
-        else:
-            gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj(F.silu(gate) * up)
+            gate_up = joint_projection.joint_product(x, (self.gate_proj, self.up_proj))
+            return swiglu_down(gate_up, self.down_proj.weight.to(gate_up.dtype))
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Block(nn.Module):

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hwh_kernels.columns import split_columns
+
 # With fewer tokens (decoding, above all) stacking the weights, which copies them once more, costs more than it saves.
 MINIMUM_TOKENS = 4096
 # Rows of the stacked weight are filled up to a multiple of this: 128 bytes in bfloat16, which the fast kernels ask for.
@@ -23,6 +25,18 @@ def is_worthwhile(x: torch.Tensor) -> bool:
     return x.is_cuda and x.numel() // x.shape[-1] >= MINIMUM_TOKENS
 
 
+def _stacked(weights: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """One weight of all rows, in the dtype that autocast would give it: converted before it is copied, not after."""
+    if torch.is_autocast_enabled(x.device.type):
+        weights = [weight.to(torch.get_autocast_dtype(x.device.type)) for weight in weights]
+    return torch.cat(list(weights))
+
+
+def joint_product(x: torch.Tensor, projections: Sequence[nn.Linear]) -> torch.Tensor:
+    """The results of all ``projections`` of ``x`` side by side, in their order: [..., sum of out_features]."""
+    return F.linear(x, _stacked([projection.weight for projection in projections], x))
+
+
 def joint_linear(x: torch.Tensor, projections: Sequence[nn.Linear]) -> list[torch.Tensor]:
     """``[projection(x) for projection in projections]`` from one product; the results are views of one tensor.
 
@@ -31,16 +45,13 @@ def joint_linear(x: torch.Tensor, projections: Sequence[nn.Linear]) -> list[torc
     """
     widths = [projection.out_features for projection in projections]
     order = sorted(range(len(widths)), key=lambda index: widths[index] % ALIGNMENT != 0)
-    weights = [projections[index].weight for index in order]
-    if torch.is_autocast_enabled(x.device.type):
-        # What autocast would do to the stacked weight, before they are copied and not after.
-        weights = [weight.to(torch.get_autocast_dtype(x.device.type)) for weight in weights]
+    weights: list[torch.Tensor] = [projections[index].weight for index in order]
     sizes = [widths[index] for index in order]
     missing = -sum(sizes) % ALIGNMENT
     if missing:
         weights.append(weights[0].new_zeros(missing, weights[0].shape[1]))
         sizes.append(missing)
-    parts = F.linear(x, torch.cat(weights)).split(sizes, dim=-1)
+    parts = split_columns(F.linear(x, _stacked(weights, x)), sizes)
     results: list[torch.Tensor] = [x] * len(widths)
     for place, index in enumerate(order):
         results[index] = parts[place]

@@ -13,8 +13,10 @@ A file holds one entry a tuning key. The first one has zeros for all numbers and
 exact key wins, else the first entry that agrees in everything but numbers, dtypes included. So other head numbers,
 head sizes and batch sizes take the fallback, and float32 inputs, for which nothing is shipped, are tuned as ever.
 
-``hopper`` holds fallbacks alone, chosen among the library's candidates without measuring speed. Compiled for compute
-capability 9.0 by Triton 3.6.0 and 3.9.0 they need at most 189 KiB of the 227 KiB of shared memory, at head_dim 256.
+``NVIDIA_H200`` was found by ``python -m hwh_kernels.fla_configs harvest`` with Triton 3.6.0 for the heads of the 35M
+and 380M models. ``hopper`` holds fallbacks alone, chosen among the library's candidates without measuring speed.
+Compiled for compute capability 9.0 by Triton 3.6.0 and 3.9.0 they need at most 189 KiB of the 227 KiB of shared memory,
+at head_dim 256.
 """
 
 from __future__ import annotations

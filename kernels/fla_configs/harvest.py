@@ -1,17 +1,21 @@
 """Find the fastest launch configurations on the card at hand and write them as files that are shipped.
 
 Every kernel is tuned by Triton in the usual way, at the sizes of a training and of evaluation with a cache; the
-winners are read from the tuners. The results of the tuned kernels are compared with the reference before anything is
-written, since a compilation that is wrong may well be the fastest.
+winners are read from the tuners. Nearly all of the time goes into compiling the candidates, so side processes compile
+them first, into Triton's cache on disk, and what is measured afterwards has the card to itself. The results of the
+tuned kernels are compared with the reference before anything is written, since a compilation that is wrong may well be
+the fastest.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from .entries import fallback_key, key_hash, read, render
 
 # (heads, head_dim) of Gated DeltaNet groups in the presets: 35M, 380M and 1.4B parameters.
 SHAPES = ((8, 64), (7, 64), (6, 64), (8, 128), (7, 128), (6, 128), (16, 128), (14, 128), (12, 128))
+# Portions of a kernel's candidates, which has up to 25, that are compiled side by side.
+PARTS = 8
 _FIELDS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 
 
@@ -90,22 +96,67 @@ def _tune(heads: int, head_dim: int, batch: int, length: int, device: torch.devi
         gated_delta_rule_with_state(*inputs, scale, state, recurrent=False)
 
 
-def harvest(shapes: Sequence[tuple[int, int]], batch: int, length: int, output: Path, device: torch.device) -> None:
-    """Tune for each (heads, head_dim) at ``batch`` sequences of ``length`` tokens, check, and write ``output``.
+def _start(device: torch.device) -> Any:
+    """Import fla with tuning switched on and its refusal on Hopper lifted; returns the refusal, to be restored.
 
-    Raises RuntimeError on a machine without a GPU or with fla imported already, and KernelsDisagree when tuned
-    kernels are wrong.
+    Raises RuntimeError if fla is imported already.
     """
-    if device.type != "cuda":
-        raise RuntimeError("launch configurations are found on a GPU; there is none here")
     if "fla" in sys.modules:
         raise RuntimeError("fla is imported already, with launch configurations fixed; start a new process")
     os.environ.pop(_DIRECTORY_VARIABLE, None)
     os.environ[_MODE_VARIABLE] = "disabled"
-    from ..gated_delta_rule_check import check_gated_delta_rule, hopper_guard
+    from ..gated_delta_rule_check import hopper_guard
 
     guard = hopper_guard(device)
     guard.lift()
+    return guard
+
+
+def _compile_part(
+    heads: int, head_dim: int, batch: int, length: int, device: torch.device, part: int, parts: int
+) -> None:
+    """In a process of its own: tune among every ``parts``-th candidate from ``part`` on, for Triton's cache alone."""
+    _start(device)
+    for name, module in KERNELS.items():
+        tuner = tuner_of(getattr(importlib.import_module(module), name))
+        candidates = tuner.configs
+        tuner.configs = candidates[part::parts] or [candidates[part % len(candidates)]]
+    _tune(heads, head_dim, batch, length, device)
+
+
+def compile_candidates(
+    shapes: Sequence[tuple[int, int]], batch: int, length: int, device: torch.device, workers: int
+) -> None:
+    """Fill Triton's cache with all candidates of all ``shapes``, ``workers`` processes at a time."""
+    from hwh_core.progress import progress
+
+    context = multiprocessing.get_context("spawn")
+    # A process takes one part and ends: fla's tuners keep their candidates for the life of a process.
+    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+        jobs = [
+            pool.submit(_compile_part, heads, head_dim, batch, length, device, part, PARTS)
+            for heads, head_dim in shapes
+            for part in range(PARTS)
+        ]
+        for job in progress(as_completed(jobs), "compiling", total=len(jobs), unit="part"):
+            job.result()
+
+
+def harvest(
+    shapes: Sequence[tuple[int, int]], batch: int, length: int, output: Path, device: torch.device, workers: int = 1
+) -> None:
+    """Tune for each (heads, head_dim) at ``batch`` sequences of ``length`` tokens, check, and write ``output``.
+
+    With several ``workers`` that many processes compile beforehand. Raises RuntimeError on a machine without a GPU or
+    with fla imported already, and KernelsDisagree when tuned kernels are wrong.
+    """
+    if device.type != "cuda":
+        raise RuntimeError("launch configurations are found on a GPU; there is none here")
+    if workers > 1:
+        compile_candidates(shapes, batch, length, device, workers)
+    guard = _start(device)
+    from ..gated_delta_rule_check import check_gated_delta_rule
+
     for heads, head_dim in shapes:
         print(f"{heads} heads of {head_dim}", flush=True)
         _tune(heads, head_dim, batch, length, device)

@@ -31,7 +31,7 @@ def test_the_quick_form_runs_on_a_cpu(tmp_path):
     assert written["command"] == "python -m benchmarks.cold_start --quick"
     figures = {figure["id"]: figure for figure in written["figures"]}
     total = figures["gdn.cold_start_s"]
-    parts = [figures[f"gdn.cold_start_s.{name}"]["value"] for name in ("import", "model", "first_step")]
+    parts = [figures[f"gdn.cold_start_s.{name}"]["value"] for name in ("settings", "import", "model", "first_step")]
     assert sum(parts) == pytest.approx(total["value"], abs=0.01), "the parts do not make up the whole"
     first, second = total["detail"]["losses"]
     assert first != second

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -29,19 +31,19 @@ def l2norm_backward(y, rstd, dy):
     return (dy - (dy * y).sum(-1, keepdim=True) * y) * rstd[..., None]
 
 
-def chunk_forward(*, q, k, v, g, beta, scale, initial_state, output_final_state, chunk_size):
-    assert initial_state is None
-    assert not output_final_state
-    assert chunk_size == CHUNK
+def chunk_forward(q, k, v, g, beta, scale):
     cumulative = torch.cat([part.cumsum(1) for part in chunks_of(g)], dim=1)
     output, _ = chunk_gated_delta_rule(q, k, v, g, beta, scale)
-    return cumulative, output.contiguous(), k.new_zeros(*k.shape[:3], CHUNK), None, None, None
+    batch, length, heads, head_dim = k.shape
+    system = k.new_zeros(batch, length, heads, CHUNK)
+    states = k.new_zeros(batch, -(-length // CHUNK), heads, head_dim, head_dim)
+    return output.contiguous(), cumulative, system, torch.zeros_like(k), torch.zeros_like(v), states
 
 
-def chunk_backward(*, q, k, v, g, beta, A, scale, initial_state, do, dht, chunk_size):
-    assert initial_state is None
-    assert dht is None
-    assert A.shape == (*k.shape[:3], chunk_size)
+def chunk_backward(do, q, k, v, g, beta, system, w, new_values, states, scale):
+    assert system.shape == (*k.shape[:3], CHUNK)
+    assert w.shape == new_values.shape == k.shape
+    assert states.shape[3:] == (HEAD_DIM, HEAD_DIM)
     first = torch.zeros_like(g[:, :1])
     g = torch.cat([part.diff(dim=1, prepend=first) for part in chunks_of(g)], dim=1)
 
@@ -53,7 +55,7 @@ def chunk_backward(*, q, k, v, g, beta, A, scale, initial_state, do, dht, chunk_
     # Inside an operator autograd is switched off for this thread.
     with ThreadPoolExecutor(1) as other_thread:
         dq, dk, dv, dg, dbeta = other_thread.submit(gradients).result()
-    return dq, dk, dv, dbeta, dg, None, None, None
+    return dq, dk, dv, dg, dbeta
 
 
 @pytest.fixture
@@ -61,9 +63,9 @@ def library(monkeypatch):
     """fla's functions in torch, with their signatures; records the dtypes that the kernels see."""
     seen = []
 
-    def forward(**arguments):
-        seen.append({name: arguments[name].dtype for name in ("q", "k", "v", "g", "beta")})
-        return chunk_forward(**arguments)
+    def forward(*arguments):
+        seen.append(dict(zip(("q", "k", "v", "g", "beta"), (x.dtype for x in arguments[:5]), strict=True)))
+        return chunk_forward(*arguments)
 
     functions = gated_delta_rule_fla._Library(
         l2norm_forward, l2norm_backward, forward, chunk_backward, chunk=None, recurrent=None
@@ -124,8 +126,7 @@ def test_operators_keep_their_schema(library, dtype):
     )
     given = [x.detach() for x in given]
     _, *saved = torch.ops.hwh.gated_delta_rule_forward(*given, 0.3)
-    q, q_rstd, k, k_rstd, cumulative, system = saved
-    arguments = (torch.ones_like(q), q, q_rstd, k, k_rstd, given[2], cumulative, given[4], system, 0.3)
+    arguments = (torch.ones_like(given[0]), given[2], given[4], saved, 0.3)
     torch.library.opcheck(
         torch.ops.hwh.gated_delta_rule_backward.default, arguments, test_utils=("test_schema", "test_faketensor")
     )
@@ -221,3 +222,24 @@ def test_what_the_kernels_do_not_take_is_refused(library, change, message):
 def test_without_the_package_the_error_says_what_to_install():
     with pytest.raises(ImportError, match="make setup EXTRAS=gpu"):
         gated_delta_rule_fla.import_fla("fla_that_nobody_has.ops", torch.device("cpu"))
+
+
+def test_the_library_is_imported_without_its_models(tmp_path, monkeypatch):
+    """A package laid out as flash-linear-attention: kernels come alone, and models can be imported afterwards."""
+    package = tmp_path / "fla"
+    for folder in ("layers", "models", "ops"):
+        (package / folder).mkdir(parents=True)
+        (package / folder / "__init__.py").write_text("", encoding="utf-8")
+    (package / "__init__.py").write_text(
+        "import importlib\ntry:\n    importlib.import_module('fla.models')\n    heavy = True\n"
+        "except ModuleNotFoundError:\n    heavy = False\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        gated_delta_rule_fla.import_fla("fla.ops", torch.device("cpu"))
+        assert not sys.modules["fla"].heavy
+        assert importlib.import_module("fla.models").__name__ == "fla.models"
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "fla"]:
+            del sys.modules[name]

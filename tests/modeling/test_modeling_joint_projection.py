@@ -33,8 +33,12 @@ def test_one_product_equals_one_after_another(widths):
 
 def test_models_with_joint_projections_give_the_same_logits_and_gradients(model, tokens, monkeypatch):
     ids, targets = tokens(2, 40), tokens(2, 40, seed=1)
-    original, calls, outcomes = joint_projection.joint_linear, [], []
-    monkeypatch.setattr(joint_projection, "joint_linear", lambda *given: calls.append(given) or original(*given))
+    calls, outcomes = [], []
+    for name in ("joint_linear", "joint_product"):
+        original = getattr(joint_projection, name)
+        monkeypatch.setattr(
+            joint_projection, name, lambda *given, original=original: calls.append(given) or original(*given)
+        )
     for forced in (False, True):
         monkeypatch.setattr(joint_projection, "is_worthwhile", lambda x, forced=forced: forced)
         model.zero_grad()

@@ -121,3 +121,14 @@ def test_peers_are_matched_to_our_parameters():
     assert width == 2880
     with pytest.raises(ValueError, match="over 1% apart"):
         matched_intermediate_size(case, lambda width: 2 * wanted)
+
+
+def test_the_fastest_way_to_run_a_peer_counts():
+    """One that ends its process, another that is slower; and none that works."""
+    crash, slow, fast = {"error": "ended with code -11"}, {"step_seconds": 0.4}, {"step_seconds": 0.3}
+    best = train.fastest({"a": crash, "b": slow, "c": fast})
+    assert best == {"step_seconds": 0.3, "variants": {"a": "ended with code -11", "b": 0.4, "c": 0.3}}
+    none = train.fastest({"a": crash, "b": {"error": "no memory", "out_of_memory": True}})
+    assert none["out_of_memory"]
+    assert "-11" in none["error"]
+    assert "no memory" in none["error"]

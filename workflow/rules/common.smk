@@ -185,6 +185,9 @@ TRAINING_CODE = (
     "kernels/gated_delta_rule",
     "kernels/short_convolution",
     "kernels/cross_entropy",
+    "kernels/swiglu",
+    "kernels/columns",
+    "kernels/normalised_rotation",
 )
 
 figure_files = [
