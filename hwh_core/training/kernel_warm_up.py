@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -34,9 +35,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("TRITON_CACHE_DIR", home / ".triton" / "cache"))
 
 
+def _version(package: str) -> str | None:
+    # A package can be there under another name than its distribution's, as in some images.
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
 def _marker(arguments: Sequence[str]) -> Path:
     """A file in Triton's cache that tells that kernels for ``arguments`` were compiled into it with these versions."""
-    versions = [metadata.version(name) for name in ("triton", "fla-core")]
+    versions = [_version(name) for name in ("triton", "fla-core")]
     text = json.dumps([*arguments, *versions, os.environ.get("CUDA_VISIBLE_DEVICES")])
     return cache_folder() / f"hwh-gated-delta-rule-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
