@@ -18,9 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
 # Checks settings, writes files and manifests, shows progress, chooses a device: no value of a result comes from here
 # (defaults of the schema are resolved in the settings that a job is given), so an edit there reruns nothing.
-PLUMBING = tuple(
-    f"hwh_core/{name}.py"
-    for name in ("config", "files", "scripting", "provenance", "progress", "devices", "memory_estimate", "memory_plan")
+PLUMBING = (
+    "hwh_core/config/",
+    "hwh_core/files.py",
+    "hwh_core/scripting.py",
+    "hwh_core/provenance.py",
+    "hwh_core/progress.py",
+    "hwh_core/devices.py",
+    "hwh_core/memory_estimate.py",
+    "hwh_core/memory_plan.py",
 )
 RECORDED_PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pandas", "lm-eval", "datasets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hwh_kernels import rfis_rpd_kernels
 from hwh_kernels import rfis_rpd_triton as kernel
 from hwh_kernels.rfis_rpd import choose_backend, rfis_rpd
 from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
@@ -150,13 +151,13 @@ def test_chunks_never_mix_parts_of_groups():
 
 def test_polynomials_agree_with_the_exact_function():
     """S(u)/(2 ln 2) of both ranges against float64 on a grid: relative error below 5e-7."""
-    for coefficients, limit in ((kernel._SMALL, 2.0), (kernel._MEDIUM, 4.0)):
+    for coefficients, limit in ((rfis_rpd_kernels._SMALL, 2.0), (rfis_rpd_kernels._MEDIUM, 4.0)):
         u = torch.linspace(1e-3, limit, 2001, dtype=torch.float64)
         t = torch.tanh(u / 2)
         # cosh(u/2) G(t) with G(t) = (1+t) log(1+t) + (1-t) log(1-t) = sum t^(2n) / (n (2n - 1)), which does not cancel.
         series = sum(t ** (2 * n) / (n * (2 * n - 1)) for n in range(1, 2000))
-        truth = torch.cosh(u / 2) * series / (2 * kernel.LN2)
-        w = (u / kernel.LN2) ** 2
+        truth = torch.cosh(u / 2) * series / (2 * rfis_rpd_kernels.LN2)
+        w = (u / rfis_rpd_kernels.LN2) ** 2
         tail = sum(value * w**power for power, value in enumerate(coefficients[1:]))
         value = w * (coefficients[0] + w * w * tail)
         assert float((value / truth - 1).abs().max()) < 5e-7

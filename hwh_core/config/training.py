@@ -1,0 +1,60 @@
+"""How a model is trained and which sizes it has; used by the controlled Transformers and by the HwH family."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from .base import PositiveInt, Strict
+
+
+class OptimizerConfig(Strict):
+    """AdamW on everything, or Muon on the matrices of the blocks with AdamW on the rest."""
+
+    kind: Literal["adamw", "muon_adamw"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    matrix_learning_rate: Annotated[float, Field(gt=0)] | None = None
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+
+    @model_validator(mode="after")
+    def _muon_needs_a_matrix_rate(self) -> OptimizerConfig:
+        if (self.kind == "muon_adamw") != (self.matrix_learning_rate is not None):
+            raise ValueError("matrix_learning_rate is needed by kind muon_adamw and refused by kind adamw")
+        return self
+
+
+class TrainingConfig(Strict):
+    """One training run: how many steps of how many tokens, and with which optimizer and schedule."""
+
+    steps: PositiveInt
+    tokens_per_step: PositiveInt
+    warmup_steps: Annotated[int, Field(ge=0)]
+    final_learning_rate_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    gradient_clip: Annotated[float, Field(gt=0)] = 1.0
+    optimizer: OptimizerConfig
+    precision: Literal["float32", "bfloat16"]
+    compile: Literal["auto", "never"] = "auto"
+    micro_batch_tokens: PositiveInt | None = None
+    checkpoint_every_steps: PositiveInt
+    keep_checkpoints: PositiveInt = 2
+
+
+class ModelShape(Strict):
+    """The sizes shared by all models of a family; attention may be wider than the stream."""
+
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    attention_head_dim: PositiveInt
+    num_attention_heads: PositiveInt | None = Field(default=None, description="None: hidden_size / attention_head_dim")
+    gdn_head_dim: PositiveInt | None = None
+    conv_size: PositiveInt = 4
+    gate: bool = Field(description="output gate in every mixer (keeps parameters equal across the family)")
+    attention_output_norm: bool = False
+    nope_qk_norm: bool | None = Field(default=None, description="QK-norm of heads without RoPE; None: as qk_norm")
+    sliding_window: PositiveInt = Field(default=128, description="keys that a sliding-window head sees")
+    tie_embeddings: bool = False
+    initializer_range: float = 0.02
