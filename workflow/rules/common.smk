@@ -266,6 +266,11 @@ def controlled_training_settings(wildcards):
     )
 
 
+def snapshot_training_settings(wildcards):
+    told = json.loads(controlled_training_settings(wildcards))
+    return settings({**told, "snapshot_steps": PRESET.controlled.curve.snapshot_steps})
+
+
 def hwh_store(wildcards):
     return f"<results>/data/{SCALES[wildcards.scale].tokenizer}"
 

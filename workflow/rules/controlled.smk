@@ -134,11 +134,6 @@ rule extract_band:
 STEPS = PRESET.controlled.curve.steps if CURVE_MODELS else [0]
 
 
-def snapshot_training_settings(wildcards):
-    told = json.loads(controlled_training_settings(wildcards))
-    return settings({**told, "snapshot_steps": PRESET.controlled.curve.snapshot_steps})
-
-
 use rule train_controlled as train_controlled_with_snapshots with:
     output:
         temp(directory("<results>/controlled/{controlled}/snapshots")),
