@@ -1,4 +1,8 @@
-"""Scores one model on a needle grid; writes niah.csv (a row a prompt) and niah_cells.csv (a row a cell)."""
+"""Scores one model on its needle grids; writes niah.csv (a row a prompt) and niah_cells.csv (a row a cell).
+
+Each grid of ``niah.additional`` goes into tables of its own beside them, niah_<variant>_<wording>.csv and its cells.
+One process scores them all: to start one takes longer than to score a small model.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +28,32 @@ def main() -> None:
         required=True,
         help="JSON or its path: scale, model {name, architecture, seed}, niah (as in the config), training_length, "
         "seed (of the prompts), held_out_prose_source (for the haystack held_out_prose), and optionally batch_tokens "
-        "and add_bos (as in evaluation), grid {variant, wording} (instead of single_2 in RULER's wording), and "
+        "and add_bos (as in evaluation), and "
         "unseen_only (keys and numbers that no retrieval mix trains on)",
     )
     parser.add_argument("--model", required=True, type=Path, help="model folder in Hugging Face layout")
     parser.add_argument("--documents", type=Path, help="held-out documents, for the haystack held_out_prose")
     parser.add_argument("--rows", type=Path, help="folder of evaluation rows, for the haystack essays")
-    parser.add_argument("--output", required=True, type=Path, help="table to write (niah.csv); its cells beside it")
+    parser.add_argument("--output", required=True, type=Path, help="table to write (niah.csv); the others beside it")
     arguments = parser.parse_args()
     started = time.time()
     os.environ["HF_HUB_OFFLINE"] = "1"
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
 
+    from hwh_core.config import NiahGrid
     from hwh_core.evaluation.documents import essay_texts, held_out_prose
     from hwh_core.evaluation.niah import NiahGenerator, prose_haystack
-    from hwh_core.evaluation.settings import grid_settings, niah_settings, require
+    from hwh_core.evaluation.settings import niah_settings, require
     from hwh_core.evaluation.wording import wording_named
     from hwh_core.files import write_table
     from hwh_core.provenance import write_manifest
 
     settings = require(load_settings(arguments.settings), KEYS)
     config = niah_settings(settings["niah"])
-    chosen = grid_settings(settings.get("grid", {"variant": config.variant, "wording": "ruler"}))
+    grids = {arguments.output: NiahGrid(variant=config.variant, wording="ruler")}
+    for grid in config.additional:
+        grids[arguments.output.with_name(f"{arguments.output.stem}_{grid.name}.csv")] = grid
     if config.haystack == "held_out_prose":
         require(settings, ("held_out_prose_source",))
         if arguments.documents is None:
@@ -64,45 +71,48 @@ def main() -> None:
     from hwh_core.evaluation.niah_scoring import cell_table, sample_table, score_samples
 
     model, tokenizer = load_model(arguments.model)
-    generator = NiahGenerator(
-        tokenizer,
-        haystack,
-        max_new_tokens=config.max_new_tokens,
-        seed=settings["seed"],
-        add_bos=settings.get("add_bos", False),
-        variant=chosen.variant,
-        wording=wording_named(chosen.wording),
-        unseen_only=settings.get("unseen_only", False),
-    )
-    samples = list(generator.grid(config.lengths, config.depths, config.samples_per_cell))
-    prepared = time.time()
     batch_tokens = settings.get("batch_tokens", DEFAULT_BATCH_TOKENS)
-    correct = score_samples(model, tokenizer, samples, config.metric, batch_tokens, config.max_new_tokens)
     identity = {"scale": settings["scale"], **{key: settings["model"][key] for key in ("architecture", "seed")}}
     identity["model"] = settings["model"]["name"]
-    labels = {
-        "metric": config.metric,
-        "haystack": haystack.label,
-        "wording": generator.wording.name,
-        "training_length": settings["training_length"],
-    }
-    table = sample_table(samples, correct, identity, labels)
-    write_table(cell_table(table), arguments.output.with_name(f"{arguments.output.stem}_cells.csv"))
-    write_table(table, arguments.output)
-    write_manifest(
-        arguments.output,
-        inputs=[path for path in (arguments.model, arguments.documents, arguments.rows) if path is not None],
-        settings=settings,
-        seed=settings["seed"],
-        started=started,
-        extra={
-            "seconds": {"prompts": round(prepared - started, 2), "scoring": round(time.time() - prepared, 2)},
-            "precision": precision(model.device),
-            "largest_fill_error_tokens": max(sample.fill_error for sample in samples),
-        },
-    )
-    for length, mean in table.groupby("length")["correct"].mean().items():
-        print(f"length {length}: {100 * mean:.1f}% of {config.samples_per_cell * len(config.depths)} prompts")
+    for output, grid in grids.items():
+        begun = time.time()
+        generator = NiahGenerator(
+            tokenizer,
+            haystack,
+            max_new_tokens=config.max_new_tokens,
+            seed=settings["seed"],
+            add_bos=settings.get("add_bos", False),
+            variant=grid.variant,
+            wording=wording_named(grid.wording),
+            unseen_only=settings.get("unseen_only", False),
+        )
+        samples = list(generator.grid(config.lengths, config.depths, config.samples_per_cell))
+        prepared = time.time()
+        correct = score_samples(model, tokenizer, samples, config.metric, batch_tokens, config.max_new_tokens)
+        labels = {
+            "metric": config.metric,
+            "haystack": haystack.label,
+            "wording": generator.wording.name,
+            "training_length": settings["training_length"],
+        }
+        table = sample_table(samples, correct, identity, labels)
+        write_table(cell_table(table), output.with_name(f"{output.stem}_cells.csv"))
+        write_table(table, output)
+        write_manifest(
+            output,
+            inputs=[path for path in (arguments.model, arguments.documents, arguments.rows) if path is not None],
+            settings=settings,
+            seed=settings["seed"],
+            started=started if output == arguments.output else begun,
+            extra={
+                "seconds": {"prompts": round(prepared - begun, 2), "scoring": round(time.time() - prepared, 2)},
+                "precision": precision(model.device),
+                "largest_fill_error_tokens": max(sample.fill_error for sample in samples),
+            },
+        )
+        print(f"{grid.variant}, wording {grid.wording}:")
+        for length, mean in table.groupby("length")["correct"].mean().items():
+            print(f"length {length}: {100 * mean:.1f}% of {config.samples_per_cell * len(config.depths)} prompts")
 
 
 if __name__ == "__main__":

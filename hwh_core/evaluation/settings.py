@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config import EvaluationConfig, NiahConfig, NiahGrid, Rows
+from ..config import EvaluationConfig, NiahConfig, Rows
 from .errors import EvaluationError
 
 
@@ -36,11 +36,6 @@ def evaluation_settings(value: Any) -> EvaluationConfig:
 def niah_settings(value: Any) -> NiahConfig:
     """``evaluation.niah`` of a preset."""
     return _validate(TypeAdapter(NiahConfig), value, "niah")
-
-
-def grid_settings(value: Any) -> NiahGrid:
-    """One of ``evaluation.niah.additional`` of a preset: variant and wording."""
-    return _validate(TypeAdapter(NiahGrid), value, "grid")
 
 
 def rows_settings(value: Any) -> Any:

@@ -209,12 +209,16 @@ def test_programs_from_rows_to_tables(settings, model_folder, documents_file, tm
     assert set(prompts["haystack"]) == {"held-out prose, not RULER essays"}
     assert set(prompts["training_length"]) == {64}
     assert set(prompts["wording"]) == {"ruler"}
-    settings |= {"grid": {"variant": "single_2", "wording": "second"}, "unseen_only": True}
+    assert not list(tmp_path.glob("niah_*second*"))
+    settings["niah"]["additional"] = [{"variant": "single_2", "wording": "second"}]
     run_script(
-        "evaluate_niah.py", monkeypatch, "--settings", json.dumps(settings), "--model", model_folder,
-        "--documents", documents_file, "--output", tmp_path / "niah_single_2_second.csv",
+        "evaluate_niah.py", monkeypatch, "--settings", json.dumps(settings | {"unseen_only": True}),
+        "--model", model_folder, "--documents", documents_file, "--output", tmp_path / "niah.csv",
     )  # fmt: skip
     assert set(pandas.read_csv(tmp_path / "niah_single_2_second_cells.csv")["wording"]) == {"second"}
+    assert set(pandas.read_csv(tmp_path / "niah_cells.csv")["wording"]) == {"ruler"}
+    manifest = json.loads((tmp_path / "niah_single_2_second.csv.manifest.json").read_text())
+    assert manifest["settings"]["niah"]["additional"] == settings["niah"]["additional"]
 
 
 def test_needles_in_essays_take_their_haystack_from_the_rows(

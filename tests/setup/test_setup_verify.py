@@ -342,8 +342,8 @@ def test_settings_of_trainings_and_needles_with_a_retrieval_mix_follow_from_the_
     mix = preset["hwh"]["scales"][0]["retrieval_mix"]
     niah = preset["evaluation"]["niah"]
     training = {"training": preset["hwh"]["scales"][0]["training"]}
-    grid = {"niah": niah, "grid": niah["additional"][0], "unseen_only": True}
-    for settings in (training, {**training, "retrieval_mix": mix}, grid):
+    needles = {"niah": niah, "unseen_only": True}
+    for settings in (training, {**training, "retrieval_mix": mix}, needles):
         assert settings_differences(settings, preset) == []
     assert settings_differences({"retrieval_mix": {**mix, "repeat_share": 0.1}}, preset) == [
         "retrieval_mix.repeat_share"

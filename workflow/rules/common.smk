@@ -122,7 +122,6 @@ wildcard_constraints:
     weights=one_of(WEIGHTS),
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
-    grid=one_of(GRIDS),
     chain=one_of(CHAINS),
 
 
@@ -314,7 +313,7 @@ def evaluation_settings(wildcards, **more):
     )
 
 
-def niah_settings(wildcards, **more):
+def niah_settings(wildcards):
     unseen = {"unseen_only": True} if UNSEEN_ONLY else {}
     evaluation = PRESET.evaluation
     return evaluation_settings(
@@ -323,7 +322,6 @@ def niah_settings(wildcards, **more):
         batch_tokens=evaluation.batch_tokens,
         add_bos=evaluation.add_bos,
         **unseen,
-        **more,
     )
 
 

@@ -80,10 +80,13 @@ rule evaluate_niah:
             else []
         ),
     output:
-        table="<results>/hwh/{scale}/{hwh}/niah.csv",
-        parquet="<results>/hwh/{scale}/{hwh}/niah.parquet",
-        cells="<results>/hwh/{scale}/{hwh}/niah_cells.csv",
-        cells_parquet="<results>/hwh/{scale}/{hwh}/niah_cells.parquet",
+        # The grid of the paper, then others over the same lengths and depths.
+        expand(
+            "<results>/hwh/{{scale}}/{{hwh}}/{table}{part}.{kind}",
+            table=["niah", *(f"niah_{name}" for name in GRIDS)],
+            part=["", "_cells"],
+            kind=["csv", "parquet"],
+        ),
     log:
         "<logs>/evaluate_niah/{scale}_{hwh}.log",
     benchmark:
@@ -109,48 +112,4 @@ rule evaluate_niah:
         settings=lambda wildcards: niah_settings(wildcards),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
-
-
-# Another variant or wording over the same lengths and depths.
-rule evaluate_niah_additional:
-    input:
-        metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
-        model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
-        rows=(
-            compared(f"{rows_folder()}/rows.json")
-            if PRESET.evaluation.niah.haystack == "essays"
-            else []
-        ),
-    output:
-        table="<results>/hwh/{scale}/{hwh}/niah_{grid}.csv",
-        parquet="<results>/hwh/{scale}/{hwh}/niah_{grid}.parquet",
-        cells="<results>/hwh/{scale}/{hwh}/niah_{grid}_cells.csv",
-        cells_parquet="<results>/hwh/{scale}/{hwh}/niah_{grid}_cells.parquet",
-    log:
-        "<logs>/evaluate_niah/{scale}_{hwh}_{grid}.log",
-    benchmark:
-        "<benchmarks>/evaluate_niah/{scale}_{hwh}_{grid}.tsv"
-    group:
-        CHAIN
-    conda:
-        "../envs/evaluation.yaml"
-    threads: 1
-    resources:
-        mem_mb=6000,
-        runtime=600,
-        gpu=GPU,
-    params:
-        program=program("evaluate_niah"),
-        code=code("evaluate_niah"),
-        model=lambda wildcards, input: os.path.dirname(input.model),
-        rows=(
-            ["--rows", rows_folder()]
-            if PRESET.evaluation.niah.haystack == "essays"
-            else []
-        ),
-        settings=lambda wildcards: niah_settings(wildcards, grid=GRIDS[wildcards.grid]),
-    shell:
-        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
+        " --documents {input.documents:q} {params.rows:q} --output {output[0]:q} 2>&1 | tee {log:q}"
