@@ -289,7 +289,7 @@ def test_every_program_of_a_rule_with_a_gpu_takes_devices():
     for program in programs:
         tree = ast.parse((ROOT / "scripts" / f"{program}.py").read_text())
         main = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
-        calls = [ast.unparse(node.value) for node in main.body if isinstance(node, ast.Expr)]
+        calls = [ast.unparse(node.value) for node in main.body if isinstance(node, ast.Expr | ast.Assign)]
         assert calls.count("take_devices()") == 1, program
 
 
