@@ -80,13 +80,17 @@ rule evaluate_niah:
             else []
         ),
     output:
-        # The grid of the paper, then others over the same lengths and depths.
-        expand(
-            "<results>/hwh/{{scale}}/{{hwh}}/{table}{part}.{kind}",
-            table=["niah", *(f"niah_{name}" for name in GRIDS)],
-            part=["", "_cells"],
+        # The grid of the paper, then others over the same lengths and depths; the program derives their names from this one.
+        table="<results>/hwh/{scale}/{hwh}/niah.csv",
+        others=expand(
+            "<results>/hwh/{{scale}}/{{hwh}}/niah{name}.{kind}",
+            name=[
+                "_cells",
+                *(f"_{grid}{part}" for grid in GRIDS for part in ["", "_cells"]),
+            ],
             kind=["csv", "parquet"],
-        ),
+        )
+        + ["<results>/hwh/{scale}/{hwh}/niah.parquet"],
     log:
         "<logs>/evaluate_niah/{scale}_{hwh}.log",
     benchmark:
@@ -112,4 +116,4 @@ rule evaluate_niah:
         settings=lambda wildcards: niah_settings(wildcards),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} {params.rows:q} --output {output[0]:q} 2>&1 | tee {log:q}"
+        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
