@@ -68,6 +68,22 @@ class Training:
         """Layers from the first to the last; QK-norm is counted where it could be."""
         return layers_of_shape(self.shape.model_dump(), self.architecture)
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """Parameters by part."""
+        return parameter_breakdown(
+            self.layers,
+            hidden_size=self.shape.hidden_size,
+            intermediate_size=self.shape.intermediate_size,
+            vocab_size=self.vocab_size,
+            tie_embeddings=self.shape.tie_embeddings,
+        )
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return sum(self.parts.values())
+
 
 def stream_bytes_per_token(hidden_size: int, element: int, compiled: bool) -> int:
     """Kept of a block's residual stream: its input in float32, the normalised inputs of mixer and feed-forward part.
@@ -142,13 +158,7 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     tokens = training.micro_batch_tokens if micro_batch_tokens is None else micro_batch_tokens
     layers, hidden, vocabulary = training.layers, shape.hidden_size, training.vocab_size
     element = 2 if config.precision == "bfloat16" else FLOAT32
-    parts = parameter_breakdown(
-        layers,
-        hidden_size=hidden,
-        intermediate_size=shape.intermediate_size,
-        vocab_size=vocabulary,
-        tie_embeddings=shape.tie_embeddings,
-    )
+    parts = training.parts
     parameters, blocks = sum(parts.values()), parts["mixers"] + parts["mlp"]
     weights = FLOAT32 * parameters
     standing = weights + optimizer_bytes(config.optimizer, blocks, parameters - blocks) + WORKSPACE_BYTES

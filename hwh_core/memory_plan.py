@@ -24,17 +24,22 @@ class Planned:
     training: Training
 
 
+def vocabularies(preset: PresetConfig) -> dict[str, int]:
+    """Entries of every tokenizer of a preset by name."""
+    return {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
+
+
 def planned_trainings(preset: PresetConfig) -> Iterator[Planned]:
     """All trainings of a preset on one process each. Raises ``ArchitectureError`` for sizes that do not fit."""
-    vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
+    entries = vocabularies(preset)
     controlled = preset.controlled
     for model in controlled.models:
-        vocabulary = vocabularies[controlled.tokenizer]
+        vocabulary = entries[controlled.tokenizer]
         training = Training("transformer", controlled.shape, model.length, vocabulary, controlled.training)
         yield Planned(f"controlled/{model.name}", "controlled.training", training)
     for scale in preset.hwh.scales:
         for member in scale.models:
-            vocabulary = vocabularies[scale.tokenizer]
+            vocabulary = entries[scale.tokenizer]
             training = Training(member.architecture, scale.shape, scale.length, vocabulary, scale.training)
             yield Planned(f"hwh/{scale.name}/{member.name}", f"hwh.scales.{scale.name}.training", training)
 

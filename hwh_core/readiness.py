@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from .config import ModelShape, PresetConfig, TrainingConfig
+from .config import PresetConfig
+from .estimate import disk_bytes
 from .machine import GIB, NEEDED, Machine
-from .memory_plan import HUB_VOCABULARY, card_of, largest_training, planned_trainings, refused
+from .memory_plan import card_of, largest_training, planned_trainings, refused
 from .scripting import UserError
 
 State = Literal["ok", "fetch", "slower", "missing"]
-# Bytes a parameter: weights in float32, and a checkpoint of weights and two moments of the optimizer.
-WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
-# Of English text under a vocabulary of thousands of entries; for estimates of disk only.
-BYTES_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -30,43 +27,11 @@ class Need:
     detail: str
 
 
-def trainings(preset: PresetConfig) -> list[tuple[ModelShape, TrainingConfig, int, str]]:
-    """Shape, training, number of models and tokenizer of the controlled models and of every scale."""
-    controlled = preset.controlled
-    found = [(controlled.shape, controlled.training, len(controlled.models), controlled.tokenizer)]
-    return found + [(scale.shape, scale.training, len(scale.models), scale.tokenizer) for scale in preset.hwh.scales]
-
-
 def needs_gpu(preset: PresetConfig) -> bool:
     """Whether trainings of this preset run in bfloat16, which is made for a GPU."""
-    return any(training.precision == "bfloat16" for _, training, count, _ in trainings(preset) if count)
-
-
-def rough_parameters(shape: ModelShape, vocabulary: int) -> int:
-    """Parameters of one model within a few percent: embeddings, mixers, feed-forward layers."""
-    heads = shape.num_attention_heads or shape.hidden_size // shape.attention_head_dim
-    mixer = (5 if shape.gate else 4) * shape.hidden_size * heads * shape.attention_head_dim
-    feed_forward = 3 * shape.hidden_size * shape.intermediate_size
-    embeddings = (1 if shape.tie_embeddings else 2) * vocabulary * shape.hidden_size
-    return shape.num_layers * (mixer + feed_forward) + embeddings
-
-
-def disk_bytes(preset: PresetConfig) -> int:
-    """Rough disk that a preset takes besides downloads: text, token stores, weights, checkpoints, snapshots."""
-    vocabularies = {t.name: t.vocab_size if t.kind == "bpe" else HUB_VOCABULARY for t in preset.tokenizers}
-    limits = [source.max_bytes for source in preset.data.sources if source.kind == "hub" and source.max_bytes]
-    text = max(preset.data.minimum_bytes, sum(limits))
-    models = 0
-    for shape, training, count, tokenizer in trainings(preset):
-        a_parameter = 2 * WEIGHT_BYTES + training.keep_checkpoints * CHECKPOINT_BYTES
-        # Weights that are not kept lie there for one model at a time.
-        kept = count if preset.keep_weights else min(count, 1)
-        models += kept * rough_parameters(shape, vocabularies[tokenizer]) * a_parameter
-    if curve := preset.controlled.curve:
-        parameters = rough_parameters(preset.controlled.shape, vocabularies[preset.controlled.tokenizer])
-        models += len(curve.models) * len(curve.snapshot_steps) * parameters * WEIGHT_BYTES
-    stores = len(preset.tokenizers) * text // BYTES_A_TOKEN * 2
-    return 2 * text + stores + models
+    families = [(preset.controlled.training, preset.controlled.models)]
+    families += [(scale.training, scale.models) for scale in preset.hwh.scales]
+    return any(training.precision == "bfloat16" for training, models in families if models)
 
 
 def largest_rule_memory(root: Path) -> int | None:
@@ -167,7 +132,10 @@ def _sizes(preset: PresetConfig, machine: Machine, root: Path) -> Iterator[Need]
         state: State = "ok" if machine.memory >= memory else "missing"
         detail = f"{machine.memory / GIB:.1f} GiB here, largest job asks for {memory / GIB:.1f} GiB"
         yield Need("memory", state, detail)
-    disk = disk_bytes(preset)
+    try:
+        disk = disk_bytes(preset)
+    except UserError:
+        return  # sizes that do not fit are told with the memory of trainings
     state = "ok" if machine.disk_free >= disk else "missing"
     needed = f"about {disk / GIB:.1f} GiB for text, trainings and checkpoints, besides downloads and packages"
     yield Need("disk", state, f"{machine.disk_free / GIB:.1f} GiB free, {needed}")
