@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field, ValidationError
 
-from hwh_core import rope
 from hwh_core.config import BandConfig, Name, Strict
 from hwh_core.files import write_json, write_table
 from hwh_core.gpband import clustering
@@ -19,13 +19,14 @@ from hwh_core.gpband.extraction import BandResult, analyse
 from hwh_core.gpband.heads import CLASSES, classify_heads, gqa_entanglement, head_rows, kv_groups, layer_boundaries
 from hwh_core.gpband.maps import load_maps, read_description, read_npz
 from hwh_core.gpband.record import factor_record, number, predictions
+from hwh_core.gpband.stages import predicted_stages
 from hwh_core.gpband.validation import mean_over_samples, validate
 from hwh_core.provenance import write_manifest
 from hwh_core.scripting import UserError, load_settings, run
 
 
 class Model(Strict):
-    """The pretrained model; rows of ``candidate_bands`` hold label, rope_theta and length of a training stage."""
+    """The pretrained model; rows of ``candidate_bands`` hold label, length and rope_theta of a training stage."""
 
     name: Name
     title: str
@@ -67,32 +68,14 @@ def read_behavior(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return arrays["qr"], arrays["qr_calibrated"], ld[..., place[0], place[1]]
 
 
-def candidates(model: Model, rotary_dim: int, centres: list[float]) -> list[dict[str, Any]]:
+def candidates(model: Model, inv_freq: np.ndarray, centres: list[float]) -> list[dict[str, Any]]:
     """Predicted bands of the candidate training stages, with the distance of the nearest cluster found."""
-    rows = []
-    # A model without rotation has no grid on which a stage could predict a band.
-    for row in model.candidate_bands if rotary_dim else []:
-        missing = {"label", "rope_theta", "length"} - set(row)
-        if missing:
-            raise UserError(f"--settings: model.candidate_bands: row {row} lacks {sorted(missing)[0]!r}")
-        try:
-            theta, length = float(row["rope_theta"]), float(row["length"])
-            index = rope.predicted_index(rotary_dim, theta, length)
-        except ValueError as error:
-            raise UserError(f"--settings: model.candidate_bands: row {row}: {error}") from None
-        nearest = min((centre - index for centre in centres), key=abs, default=None)
-        rows.append(
-            {
-                "label": row["label"],
-                "rope_theta": theta,
-                "length": length,
-                "covariance": index,
-                "oka": rope.predicted_index(rotary_dim, theta, length, "oka"),
-                "period": rope.predicted_period(length),
-                "nearest_cluster_minus_predicted": None if nearest is None else number(nearest),
-            }
-        )
-    return rows
+    stages = predicted_stages(model.candidate_bands, inv_freq, "--settings: model.candidate_bands")
+    nearest = [min((centre - stage.covariance for centre in centres), key=abs, default=None) for stage in stages]
+    return [
+        asdict(stage) | {"nearest_cluster_minus_predicted": None if distance is None else number(distance)}
+        for stage, distance in zip(stages, nearest, strict=True)
+    ]
 
 
 def bands_record(result: BandResult, model: Model, training_length: int | None) -> dict[str, Any]:
@@ -110,7 +93,7 @@ def bands_record(result: BandResult, model: Model, training_length: int | None) 
         "clusters_all_candidates": clustering.all_candidate_clusters(result),
         "layer_mean_peaks": clustering.layer_mean_peaks(result),
         "num_layers_by_prominence_only": clustering.layers_by_prominence_only(result),
-        "candidate_bands": candidates(model, rotary_dim, [row["centre"] for row in found["clusters"]]),
+        "candidate_bands": candidates(model, result.maps.inv_freq, [row["centre"] for row in found["clusters"]]),
         "band": factor_record(result, predictions(result.maps.inv_freq, training_length)),
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ..config import PretrainedModel
-from ..rope import predicted_index, predicted_index_on_grid
+from ..gpband.stages import predicted_stages
 from . import panels
 from .results import Results
 from .selection import ReportError
@@ -20,22 +20,9 @@ LEGEND_CHARACTERS = 110
 
 
 def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]:
-    """Predicted band indices of a model's candidate training stages, by label (covariance constant).
-
-    A row without ``rope_theta`` is placed on the model's own (perhaps scaled) frequencies ``inv_freq`` [F].
-    """
-    found: dict[str, float] = {}
-    for row in model.candidate_bands:
-        missing = {"label", "length"} - set(row)
-        if missing:
-            raise ReportError(f"pretrained model {model.name!r}: candidate_bands row {row} lacks {sorted(missing)}")
-        length = float(row["length"])
-        if "rope_theta" in row:
-            index = predicted_index(2 * len(inv_freq), float(row["rope_theta"]), length)
-        else:
-            index = predicted_index_on_grid(inv_freq, length)
-        found[f"{row['label']}: r*={index:.1f}"] = index
-    return found
+    """Predicted band indices of a model's candidate training stages, by label (covariance constant)."""
+    stages = predicted_stages(model.candidate_bands, inv_freq, f"pretrained.models.{model.name}.candidate_bands")
+    return {f"{stage.label}: r*={stage.covariance:.1f}": stage.covariance for stage in stages}
 
 
 def band_legend(figure: Any, predicted: dict[str, float]) -> None:
