@@ -12,6 +12,7 @@ CORES ?= all
 EXTRAS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+BROWSERS := $(HWH_CHROMIUM) chromium chromium-browser google-chrome google-chrome-stable
 # Of `make bundle`: what the other machine is, and how the bundle is cut.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -41,7 +42,7 @@ LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: help known-preset setup setup-dev reproduce report claims test pytest lint format dry-runs doctor bundle pins clean-venv
+.PHONY: help known-preset setup setup-dev reproduce report claims test pytest chromium lint format dry-runs doctor bundle pins clean-venv
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +95,13 @@ test: setup-dev pytest  ## set up and run all tests
 pytest: setup-dev
 	$(RUN) $(MALLOC) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg \
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+chromium:  ## install Chromium where it is missing (Debian, as root): without it the tests of the head atlas are skipped
+	@for name in $(BROWSERS); do command -v "$$name" >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "error: no Chromium here, and it can be installed by root with apt-get only; install it by hand, or name a" \
+	    "program of another place in HWH_CHROMIUM" >&2; exit 1; fi; \
+	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium
 
 lint: setup-dev  ## ruff, snakefmt and snakemake --lint
 	$(BIN)/ruff check .

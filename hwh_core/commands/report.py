@@ -1,6 +1,7 @@
-"""The table of the claims of a finished run, and where its report lies.
+"""Table of the claims of a finished run; of a probed model, its head atlas as one HTML page.
 
-Reads claims.json of a results folder; nothing is computed anew. `snakemake claims` makes that file.
+Of a results folder it reads claims.json, which `snakemake claims` makes. Of the folder of a probe (probe.npz, and what
+else lies there of probe.json, heads.csv and bands.json) it writes atlas.html, which opens without a server.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ STYLES = {"reproduced": "green", "not_reproduced": "red", "inconclusive": "yello
 
 def add_parser(subparsers: Any) -> None:
     """Register the options of `hwh report`."""
-    parser = subparsers.add_parser("report", help="table of the claims of a finished run, and where its report lies")
-    parser.add_argument("results", type=Path, help="results folder of a preset, for example results/laptop")
+    parser = subparsers.add_parser("report", help="table of the claims of a finished run, or head atlas of a model")
     parser.add_argument(
-        "--verdict", type=_machine_form, choices=sorted(STYLES), help="show only these; without, all that were tested"
+        "results", type=Path, metavar="DIR", help="results folder of a preset (results/laptop), or folder of a probe"
+    )
+    parser.add_argument(
+        "--verdict",
+        type=_machine_form,
+        choices=sorted(STYLES),
+        help="show only these claims; without, all that were tested",
     )
 
 
@@ -41,7 +47,9 @@ def _shown(verdict: str) -> str:
 def read_claims(path: Path) -> list[dict[str, Any]]:
     """Claims of a ledger. Raises :class:`UserError` when it is absent or damaged."""
     if not path.is_file():
-        raise UserError(f"{path} does not exist; make it with `snakemake claims`")
+        raise UserError(
+            f"{path} does not exist; make it with `snakemake claims`, or name the folder of a probe (with probe.npz)"
+        )
     try:
         claims = json.loads(path.read_text(encoding="utf-8"))
         for claim in claims:
@@ -77,7 +85,18 @@ def _ours(claim: dict[str, Any]) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, the counts and the paths."""
+    """Print the table, the counts and the paths; of a probe write the atlas and print its path."""
+    if (args.results / "probe.npz").is_file():
+        if args.verdict:
+            raise UserError(f"--verdict: {args.results} is the folder of a probe, which holds no claims; leave it out")
+        from ..reporting.atlas import write_atlas
+
+        print(f"Head atlas: {write_atlas(args.results).resolve()}")
+        return 0
+    return _print_claims(args)
+
+
+def _print_claims(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

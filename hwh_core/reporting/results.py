@@ -76,12 +76,11 @@ def preset_of(config: str | Path | None, settings: str | None) -> PresetConfig:
     return validate_preset(load_settings(settings), "--settings")
 
 
-class Results:
-    """Files below ``root`` (``results/<preset>``) as the reporting part reads them."""
+class ResultFolder:
+    """Files below ``root``, checked as they are read; every file that was read is remembered."""
 
-    def __init__(self, root: str | Path, preset: PresetConfig) -> None:
+    def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
-        self.preset = preset
         self._used: dict[str, None] = {}
 
     @property
@@ -152,6 +151,14 @@ class Results:
         if not all((np.isfinite(values) | absent).all() for values in (maps.rfis, maps.rpd)):
             raise ReportError(f"{path} holds values that are not finite; probe the model again")
         return maps
+
+
+class Results(ResultFolder):
+    """Files below ``root`` (``results/<preset>``) as the reporting part reads them."""
+
+    def __init__(self, root: str | Path, preset: PresetConfig) -> None:
+        super().__init__(root)
+        self.preset = preset
 
     # ------------------------------------------------------------------ by model
 

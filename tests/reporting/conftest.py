@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import report_preset as presets
 import report_tree as tree
+from chromium import Browser, find_browser
 
 from hwh_core.config import PresetConfig
 from hwh_core.reporting.results import Results
@@ -52,3 +54,15 @@ def laptop(tmp_path_factory) -> Case:
     root = tmp_path_factory.mktemp("laptop")
     tree.write_all(root, preset)
     return Case(root, preset)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window. Where it must be there (HWH_REQUIRE_BROWSER) its absence is a failure."""
+    program = find_browser()
+    if program is None:
+        told = "no Chromium found: run `make chromium`, or name one in HWH_CHROMIUM"
+        (pytest.fail if os.environ.get("HWH_REQUIRE_BROWSER") else pytest.skip)(told)
+    browser = Browser(program)
+    yield browser
+    browser.close()

@@ -310,7 +310,7 @@ def test_candidate_bands_without_a_base_lie_on_the_models_own_grid():
     found = candidates(model, inverse_frequencies(64, 1e4))
     assert list(found.values()) == [pytest.approx(predicted_index(64, 1e4, 2048))]
     broken = model.model_copy(update={"candidate_bands": [{"label": "x"}]})
-    with pytest.raises(UserError, match="candidate_bands: row .* lacks 'length'"):
+    with pytest.raises(UserError, match=r"candidate_bands: row .* lacks 'length'"):
         candidates(broken, inverse_frequencies(64, 1e4))
 
 

@@ -20,6 +20,7 @@ TARGETS = {
     "reproduce",
     "report",
     "test",
+    "chromium",
     "lint",
     "dry-runs",
     "doctor",
@@ -142,7 +143,33 @@ def test_ci_is_executable_and_runs_what_the_readme_says():
     assert script.stat().st_mode & stat.S_IXUSR
     assert "set -euo pipefail" in text
     steps = re.findall(r"^make ([a-z-]+)$", text, flags=re.MULTILINE)
-    assert steps == ["setup-dev", "lint", "dry-runs", "test"]
+    assert steps == ["setup-dev", "chromium", "lint", "dry-runs", "test"]
+    assert text.index("export HWH_REQUIRE_BROWSER=1") < text.index("make test")
+
+
+def test_chromium_is_installed_where_it_is_missing_and_may_be(checkout, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("make", "bash", "sh", "head", "awk"):
+        (tools / tool).symlink_to(shutil.which(tool))
+
+    def program(name: str, text: str) -> None:
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (tools / name).chmod(0o755)
+
+    program("apt-get", f'echo "$@" >> {tmp_path}/asked')
+    program("id", "echo 1000")
+    done = make(checkout, "chromium", path=str(tools))
+    assert done.returncode != 0
+    assert "name a program of another place in HWH_CHROMIUM" in done.stderr
+    program("id", "echo 0")
+    assert make(checkout, "chromium", path=str(tools)).returncode == 0
+    asked = (tmp_path / "asked").read_text()
+    assert asked == "update -q\ninstall -q -y --no-install-recommends chromium\n"
+    program("google-chrome", "exit 1")
+    program("id", "echo 1000")
+    assert make(checkout, "chromium", path=str(tools)).returncode == 0
+    assert (tmp_path / "asked").read_text() == asked
 
 
 def test_lint_runs_every_checker(checkout):

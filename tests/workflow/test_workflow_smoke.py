@@ -43,6 +43,8 @@ def test_everything_that_the_preset_names_is_there(smoke):
     for number in preset.targets.tables:
         for kind in ("csv", "md", "tex"):
             assert (root / f"tables/table{number}.{kind}").stat().st_size > 0
+    for model in preset.pretrained.models:
+        assert (root / f"pretrained/{model.name}/atlas.html").stat().st_size > 0
     claims = json.loads((root / "claims.json").read_text())
     assert {"N1", "S1", "C9", "W3", "M1b", "B1"} <= {claim["id"] for claim in claims}
     measured = [claim for claim in claims if claim["id"][0] in "CWMB"]

@@ -9,7 +9,7 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
-from hwh_core import chains, memory_plan, provenance
+from hwh_core import chains, files, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import visible_devices
 from hwh_core.reporting import requirements, selection
@@ -138,6 +138,16 @@ def code(name, *modules, only=None):
     return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
 
 
+def page_parts():
+    """Hash of what the head atlas is made of beside Python: script, style and frame of the page."""
+    parts = glob.glob(
+        os.path.join(os.path.dirname(SCRIPTS), "hwh_core/reporting/templates/atlas*")
+    )
+    return hashlib.sha256(
+        "".join(files.sha256_of(part) for part in sorted(parts)).encode()
+    ).hexdigest()[:16]
+
+
 # How a step that reads weights of a trained model becomes a link of its chain: it has the group CHAIN, weights that it
 # writes are outputs through `weights`, and inputs that are no files of the chain come through `compared`. That is all:
 # what it writes below the folder of the model belongs to the chain as soon as a figure, a table or the ledger reads it.
@@ -199,6 +209,8 @@ table_files = [
     for number in PRESET.targets.tables
     for kind in ("csv", "md", "tex")
 ]
+
+atlas_files = [f"<results>/pretrained/{name}/atlas.html" for name in PRETRAINED]
 
 
 def rows_folder():

@@ -152,3 +152,36 @@ rule classify_heads:
     shell:
         "python {params.program:q} --settings {params.settings:q} --probe {input.probe:q}"
         " --behavior {input.behavior:q} --output-heads {output.heads:q} --output-bands {output.bands:q} 2>&1 | tee {log:q}"
+
+
+rule head_atlas:
+    input:
+        probe="<results>/pretrained/{pretrained}/probe.npz",
+        record="<results>/pretrained/{pretrained}/probe.json",
+        heads="<results>/pretrained/{pretrained}/heads.csv",
+        bands="<results>/pretrained/{pretrained}/bands.json",
+    output:
+        report(
+            "<results>/pretrained/{pretrained}/atlas.html",
+            caption="../report/head_atlas.rst",
+            category="Head atlas",
+            labels={"model": "{pretrained}"},
+        ),
+    log:
+        "<logs>/head_atlas/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/head_atlas/{pretrained}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        program=program("make_atlas"),
+        code=code("make_atlas"),
+        page=page_parts(),
+        folder=lambda wildcards, input: os.path.dirname(input.probe),
+    shell:
+        "python {params.program:q} {params.folder:q} --output {output:q} 2>&1 | tee {log:q}"
