@@ -7,19 +7,18 @@ writes each part in place.
 """
 
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from the annotations.
-import importlib.util
 from collections.abc import Sequence
 
 import torch
 
+from .launching import TRITON_IS_INSTALLED
+
 MAXIMUM_PARTS = 8
-# Looked up once, when this module is imported: torch.compile traces a constant, but not a search for packages.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 @torch.library.custom_op("hwh::join_columns", mutates_args=())
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:
-    if not (parts[0].is_cuda and _TRITON_IS_INSTALLED):
+    if not (parts[0].is_cuda and TRITON_IS_INSTALLED):
         return torch.cat(parts, dim=-1)
     from . import columns_triton as kernel
 

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import on_device
+
 ROWS, COLUMNS = 4, 256
 
 
@@ -32,8 +34,9 @@ def join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         rows = part.reshape(-1, width)
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
         target = flat[:, start : start + width]
-        _copy[(math.ceil(rows.shape[0] / ROWS), math.ceil(width / COLUMNS))](
-            rows, target, rows.shape[0], width, rows.stride(0), target.stride(0), ROWS, COLUMNS, num_warps=4
-        )
+        with on_device(rows.device):
+            _copy[(math.ceil(rows.shape[0] / ROWS), math.ceil(width / COLUMNS))](
+                rows, target, rows.shape[0], width, rows.stride(0), target.stride(0), ROWS, COLUMNS, num_warps=4
+            )
         start += width
     return joined

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .launching import TRITON_IS_INSTALLED
+
 # Tokens whose logits stand at a time. With a vocabulary of 32,000 in bfloat16 that is 0.5 GiB.
 CHUNK_ROWS = 8192
 
@@ -35,7 +37,7 @@ def cross_entropy_rows_(logits: torch.Tensor, targets: torch.Tensor, scale: floa
     ``scale * (softmax(logits) - one_hot(targets))``, computed in float32 and rounded to their dtype; with None they
     stay.
     """
-    if not logits.is_cuda:
+    if not (logits.is_cuda and TRITON_IS_INSTALLED):
         return cross_entropy_rows_torch_(logits, targets, scale)
     from .cross_entropy_triton import cross_entropy_rows_ as on_triton
 

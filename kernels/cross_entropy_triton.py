@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import on_device
+
 
 class Launch(NamedTuple):
     """Launch configuration: columns taken at a time, and warps of a row's program."""
@@ -64,15 +66,16 @@ def cross_entropy_rows_(
     """The contract of :func:`hwh_kernels.cross_entropy.cross_entropy_rows_`, with a launch configuration."""
     rows, columns = logits.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    _cross_entropy_rows[(rows,)](
-        logits,
-        targets,
-        losses,
-        logits.stride(0),
-        columns,
-        0.0 if scale is None else scale,
-        WRITE_GRADIENT=scale is not None,
-        BLOCK=min(launch.block_size, triton.next_power_of_2(columns)),
-        num_warps=launch.num_warps,
-    )
+    with on_device(logits.device):
+        _cross_entropy_rows[(rows,)](
+            logits,
+            targets,
+            losses,
+            logits.stride(0),
+            columns,
+            0.0 if scale is None else scale,
+            WRITE_GRADIENT=scale is not None,
+            BLOCK=min(launch.block_size, triton.next_power_of_2(columns)),
+            num_warps=launch.num_warps,
+        )
     return losses

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .fla_configs import prepare_fla
+from .launching import on_device
 
 CHUNK_SIZE = 64
 MAXIMUM_HEAD_DIM = 256
@@ -126,11 +127,6 @@ def _library(device: torch.device) -> _Library:
     )
 
 
-def _on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be the tensors'."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
 @torch.library.custom_op("hwh::gated_delta_rule_forward", mutates_args=())
 def _forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, scale: float
@@ -138,7 +134,7 @@ def _forward(
     """Output, normalised q, inverse norms, normalised k, inverse norms, and what the pass over chunks gives further."""
     library = _library(q.device)
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
-    with _on_device(q.device):
+    with on_device(q.device):
         q, q_rstd = library.l2norm_forward(q)
         k, k_rstd = library.l2norm_forward(k)
         output, *kept = library.chunk_forward(q, k, v, g, beta, scale)
@@ -166,7 +162,7 @@ def _backward(
     library = _library(v.device)
     grad, v, beta = (x.contiguous() for x in (grad, v, beta))
     q, q_rstd, k, k_rstd, cumulative, system, w, new_values, states = kept
-    with _on_device(v.device):
+    with on_device(v.device):
         dq, dk, dv, dg, dbeta = library.chunk_backward(
             grad, q, k, v, cumulative, beta, system, w, new_values, states, scale
         )

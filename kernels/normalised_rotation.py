@@ -7,21 +7,20 @@ traces and CUDA graphs hold; the torch form is for everything else.
 """
 
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from the annotations.
-import importlib.util
 
 import torch
 from torch.nn import functional as F
 
+from .launching import TRITON_IS_INSTALLED
+
 MAXIMUM_HEAD_DIM = 256
-# Looked up once, when this module is imported: torch.compile traces a constant, but not a search for packages.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
 
 
 def uses_triton(x: torch.Tensor) -> bool:
     """Whether :func:`normalised_rotation` takes the kernels for x [B, T, H, d]: halves must be powers of two."""
     half = x.shape[-1] // 2
     fits = x.shape[-1] <= MAXIMUM_HEAD_DIM and half & (half - 1) == 0
-    return x.is_cuda and fits and x.dtype != torch.float64 and _TRITON_IS_INSTALLED
+    return x.is_cuda and fits and x.dtype != torch.float64 and TRITON_IS_INSTALLED
 
 
 def normalised_rotation_torch(

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import on_device
+
 
 class Launch(NamedTuple):
     """Launch configuration: rows of a block, blocks of a program, and its warps."""
@@ -125,10 +127,11 @@ def forward(
     cos, sin, angle_batch_stride = _angles(cos, sin)
     y = x.new_empty(x.shape)
     rows = batch * length * heads
-    _normalised_rotation_forward[(math.ceil(rows / (launch.rows * launch.blocks)),)](
-        x, weight.contiguous(), cos, sin, y, x.stride(0), x.stride(1), x.stride(2), angle_batch_stride, rows, length,
-        heads, eps, HALF=head_dim // 2, ROWS=launch.rows, BLOCKS=launch.blocks, num_warps=launch.num_warps,
-    )  # fmt: skip
+    with on_device(x.device):
+        _normalised_rotation_forward[(math.ceil(rows / (launch.rows * launch.blocks)),)](
+            x, weight.contiguous(), cos, sin, y, x.stride(0), x.stride(1), x.stride(2), angle_batch_stride, rows,
+            length, heads, eps, HALF=head_dim // 2, ROWS=launch.rows, BLOCKS=launch.blocks, num_warps=launch.num_warps,
+        )  # fmt: skip
     return y
 
 
@@ -149,9 +152,10 @@ def backward(
     rows = batch * length * heads
     programs = math.ceil(rows / (launch.rows * launch.blocks))
     partial = torch.empty((programs, head_dim), dtype=torch.float32, device=x.device)
-    _normalised_rotation_backward[(programs,)](
-        gradient, x, weight.contiguous(), cos, sin, x_gradient, partial, gradient.stride(0), gradient.stride(1),
-        gradient.stride(2), x.stride(0), x.stride(1), x.stride(2), angle_batch_stride, rows, length, heads, eps,
-        HALF=head_dim // 2, ROWS=launch.rows, BLOCKS=launch.blocks, num_warps=launch.num_warps,
-    )  # fmt: skip
+    with on_device(x.device):
+        _normalised_rotation_backward[(programs,)](
+            gradient, x, weight.contiguous(), cos, sin, x_gradient, partial, gradient.stride(0), gradient.stride(1),
+            gradient.stride(2), x.stride(0), x.stride(1), x.stride(2), angle_batch_stride, rows, length, heads, eps,
+            HALF=head_dim // 2, ROWS=launch.rows, BLOCKS=launch.blocks, num_warps=launch.num_warps,
+        )  # fmt: skip
     return x_gradient, partial.sum(dim=0)

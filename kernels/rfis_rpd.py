@@ -7,12 +7,12 @@ the first that works; ``torch`` means ``torch-eager``.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 
 import torch
 from torch import Tensor
 
+from .launching import TRITON_IS_INSTALLED
 from .rfis_rpd_eager import TILE_ELEMENTS, eager_tile
 from .rfis_rpd_native import native_tiles, native_works
 from .rfis_rpd_reference import (
@@ -44,7 +44,7 @@ def work_elements(heads: int, queries: int, keys: int, groups: int) -> int:
 def triton_works(device: torch.device | str) -> bool:
     """Whether Triton is installed and ``device`` is a CUDA device of compute capability 8.0 or higher."""
     device = torch.device(device)
-    if device.type != "cuda" or not torch.cuda.is_available() or importlib.util.find_spec("triton") is None:
+    if device.type != "cuda" or not torch.cuda.is_available() or not TRITON_IS_INSTALLED:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 

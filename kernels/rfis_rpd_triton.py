@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .launching import on_device
 from .rfis_rpd_kernels import LOG2E, divergence_kernel
 from .rfis_rpd_reference import (
     Pairing,
@@ -112,13 +113,14 @@ def rfis_rpd_triton(
         if rest_out is not None and rest is not None:
             removed = rest if softcap is None else softcapped_difference(logits[..., :keys], rest, softcap)
             rest_out[start:stop] = js_of_removed(log_p[..., :keys], removed, visible)
-        divergence_kernel[(*grid_fq, stop - start)](
-            query_factors, key_factors, lengths, turns, log_p.mul_(LOG2E), logits, seen, out,
-            start, per_group, heads, queries, padded, frequencies, softcap or 1.0,
-            CAPPED=softcap is not None, FAST=not interpreted(),
-            BLOCK_F=config.block_f, BLOCK_Q=config.block_q, BLOCK_K=config.block_k, STAGES=config.num_stages,
-            num_warps=config.num_warps,
-        )  # fmt: skip
+        with on_device(q.device):
+            divergence_kernel[(*grid_fq, stop - start)](
+                query_factors, key_factors, lengths, turns, log_p.mul_(LOG2E), logits, seen, out,
+                start, per_group, heads, queries, padded, frequencies, softcap or 1.0,
+                CAPPED=softcap is not None, FAST=not interpreted(),
+                BLOCK_F=config.block_f, BLOCK_Q=config.block_q, BLOCK_K=config.block_k, STAGES=config.num_stages,
+                num_warps=config.num_warps,
+            )  # fmt: skip
     return out[0].clamp_min_(0.0), out[1].clamp_min_(0.0), rest_out
 
 

@@ -5,10 +5,11 @@ computes it as operators that torch.compile traces and CUDA graphs hold; elsewhe
 """
 
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from the annotations.
-import importlib.util
 
 import torch
 from torch.nn import functional as F
+
+from .launching import TRITON_IS_INSTALLED
 
 MAXIMUM_SIZE = 4
 """Taps that the kernel holds."""
@@ -26,13 +27,9 @@ def short_convolution_torch(padded: torch.Tensor, weight: torch.Tensor) -> torch
     return F.silu(output)
 
 
-# Looked up once, when this module is imported: torch.compile traces a constant, but not a search for packages.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
-
-
 def uses_triton(x: torch.Tensor, size: int) -> bool:
     """Whether :func:`short_convolution` takes the kernel for ``x``."""
-    return x.is_cuda and size <= MAXIMUM_SIZE and x.dtype != torch.float64 and _TRITON_IS_INSTALLED
+    return x.is_cuda and size <= MAXIMUM_SIZE and x.dtype != torch.float64 and TRITON_IS_INSTALLED
 
 
 def short_convolution(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

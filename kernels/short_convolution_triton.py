@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import on_device
+
 
 class Launch(NamedTuple):
     """Launch configuration: rows (a multiple of 4) and channels of a program, and its warps."""
@@ -170,10 +172,11 @@ def forward(x: torch.Tensor, taps: torch.Tensor, launch: Launch | None = None) -
     launch = launch or default_launch(batch, length, width)
     y = torch.empty((batch, length, width), dtype=x.dtype, device=x.device)
     grid = (math.ceil(width / launch.channels), math.ceil(length / launch.rows), batch)
-    _forward[grid](
-        x, taps, y, x.stride(0), x.stride(1), length, width,
-        ROWS=launch.rows, CHANNELS=launch.channels, num_warps=launch.num_warps,
-    )  # fmt: skip
+    with on_device(x.device):
+        _forward[grid](
+            x, taps, y, x.stride(0), x.stride(1), length, width,
+            ROWS=launch.rows, CHANNELS=launch.channels, num_warps=launch.num_warps,
+        )  # fmt: skip
     return y
 
 
@@ -187,8 +190,9 @@ def backward(
     blocks = math.ceil(length / launch.rows)
     partial = torch.empty((batch * blocks, 4, width), dtype=torch.float32, device=x.device)
     grid = (math.ceil(width / launch.channels), blocks, batch)
-    _backward[grid](
-        gradient, x, taps, x_gradient, partial, gradient.stride(0), gradient.stride(1), x.stride(0), x.stride(1),
-        length, width, ROWS=launch.rows, CHANNELS=launch.channels, num_warps=launch.num_warps,
-    )  # fmt: skip
+    with on_device(x.device):
+        _backward[grid](
+            gradient, x, taps, x_gradient, partial, gradient.stride(0), gradient.stride(1), x.stride(0), x.stride(1),
+            length, width, ROWS=launch.rows, CHANNELS=launch.channels, num_warps=launch.num_warps,
+        )  # fmt: skip
     return x_gradient, partial.sum(dim=0).T.contiguous()

@@ -7,18 +7,16 @@ single kernel reads gate, up and the gradient and writes all three. On CUDA that
 """
 
 # No `from __future__ import annotations` here: torch.library reads the operators' schemas from the annotations.
-import importlib.util
 
 import torch
 from torch.nn import functional as F
 
-# Looked up once, when this module is imported: torch.compile traces a constant, but not a search for packages.
-_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+from .launching import TRITON_IS_INSTALLED
 
 
 def uses_triton(x: torch.Tensor) -> bool:
     """Whether :func:`swiglu_down` takes the kernels for ``x``."""
-    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) and _TRITON_IS_INSTALLED
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16, torch.float32) and TRITON_IS_INSTALLED
 
 
 def swiglu_down_torch(gate_up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

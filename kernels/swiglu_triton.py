@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launching import on_device
+
 
 class Launch(NamedTuple):
     """Launch configuration: rows and columns of a program, and its warps."""
@@ -66,9 +68,10 @@ def forward(joint: torch.Tensor, launch: Launch = DEFAULT_LAUNCH) -> torch.Tenso
     joint = joint.contiguous()
     rows, width = joint.shape[0], joint.shape[1] // 2
     product = joint.new_empty(rows, width)
-    _swiglu_forward[_grid(rows, width, launch)](
-        joint, product, rows, width, ROWS=launch.rows, COLUMNS=launch.columns, num_warps=launch.num_warps
-    )
+    with on_device(joint.device):
+        _swiglu_forward[_grid(rows, width, launch)](
+            joint, product, rows, width, ROWS=launch.rows, COLUMNS=launch.columns, num_warps=launch.num_warps
+        )
     return product
 
 
@@ -79,8 +82,9 @@ def backward(
     gradient, joint = gradient.contiguous(), joint.contiguous()
     rows, width = gradient.shape
     joint_gradient, product = torch.empty_like(joint), torch.empty_like(gradient)
-    _swiglu_backward[_grid(rows, width, launch)](
-        gradient, joint, joint_gradient, product, rows, width,
-        ROWS=launch.rows, COLUMNS=launch.columns, num_warps=launch.num_warps,
-    )  # fmt: skip
+    with on_device(joint.device):
+        _swiglu_backward[_grid(rows, width, launch)](
+            gradient, joint, joint_gradient, product, rows, width,
+            ROWS=launch.rows, COLUMNS=launch.columns, num_warps=launch.num_warps,
+        )  # fmt: skip
     return joint_gradient, product

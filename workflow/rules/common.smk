@@ -197,6 +197,7 @@ TRAINING_CODE = (
     "kernels/swiglu",
     "kernels/columns",
     "kernels/normalised_rotation",
+    "kernels/launching",
 )
 
 figure_files = [
