@@ -144,7 +144,7 @@ def model_figures(quick: bool) -> list[Figure]:
     """All heads of a Qwen3-4B-shaped model (random weights) on long samples: forward pass, checks and both metrics."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from hwh_core.probes.measure import probe_model
+    from hwh_core.probes.measure import measure_maps
 
     shape = {
         "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
@@ -166,11 +166,11 @@ def model_figures(quick: bool) -> list[Figure]:
     finally:
         torch.set_default_dtype(previous)
     ids = torch.randint(0, shape["vocab_size"], (samples, length), generator=torch.Generator().manual_seed(0))
-    probe_model(model, None, ids[:1], 128, progress=False)
+    measure_maps(model, None, ids[:1], 128, progress=False)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    probe_model(model, None, ids, 128, description="Qwen3-4B-shaped model")
+    measure_maps(model, None, ids, 128, description="Qwen3-4B-shaped model")
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     with torch.no_grad():
@@ -213,7 +213,7 @@ def cpu_figures(quick: bool) -> list[Figure]:
     """One sample through a model of SmolLM2-135M's shape (random weights): forward pass, checks and both metrics."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from hwh_core.probes.measure import probe_model
+    from hwh_core.probes.measure import measure_maps
 
     shape = {
         "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -236,9 +236,9 @@ def cpu_figures(quick: bool) -> list[Figure]:
         ("auto", "probe.cpu_smollm2_sample_s", 6.0),
         ("torch", "probe.cpu_eager_sample_s", 15.0),
     ):
-        maps = probe_model(model, None, ids[:, :256], 64, backend, progress=False)
+        maps = measure_maps(model, None, ids[:, :256], 64, backend, progress=False)
         timing = median_seconds(
-            lambda backend=backend: probe_model(model, None, ids, 128, backend, progress=False),
+            lambda backend=backend: measure_maps(model, None, ids, 128, backend, progress=False),
             repeats=1 if quick else 3,
             warmup=0,
         )

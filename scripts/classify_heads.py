@@ -3,99 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from pydantic import Field, ValidationError
-
-from hwh_core.config import BandConfig, Name, Strict
-from hwh_core.files import write_json, write_table
-from hwh_core.gpband import clustering
-from hwh_core.gpband.errors import BandError
-from hwh_core.gpband.extraction import BandResult, analyse
-from hwh_core.gpband.heads import CLASSES, classify_heads, gqa_entanglement, head_rows, kv_groups, layer_boundaries
-from hwh_core.gpband.maps import load_maps, read_description, read_npz
-from hwh_core.gpband.record import factor_record, number, predictions
-from hwh_core.gpband.stages import predicted_stages
-from hwh_core.gpband.validation import mean_over_samples, validate
-from hwh_core.provenance import write_manifest
-from hwh_core.scripting import UserError, load_settings, run
-
-
-class Model(Strict):
-    """The pretrained model; rows of ``candidate_bands`` hold label, length and rope_theta of a training stage."""
-
-    name: Name
-    title: str
-    candidate_bands: list[dict[str, float | str]] = Field(default_factory=list)
-    source: dict[str, Any] | None = Field(default=None, description="where the weights come from; recorded, not used")
-
-
-class Settings(Strict):
-    """Content of --settings."""
-
-    model: Model
-    band: BandConfig
-    seed: int
-
-
-def parse_settings(text_or_path: str) -> Settings:
-    """Check --settings; raises UserError naming the key."""
-    try:
-        return Settings.model_validate(load_settings(text_or_path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"--settings: key {key!r}: {first['msg']}; expected model, band and seed") from None
-
-
-def read_behavior(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """QR, calibrated QR and LD at the default window and number of sinks, each [sample, layer, head]."""
-    arrays = read_npz(path, ("qr", "qr_calibrated", "ld", "windows", "sinks"))
-    about = read_description(path, ("default_window", "default_sinks"))
-    ld = arrays["ld"]
-    if ld.ndim != 5:
-        raise BandError(f"{path}: ld has shape {ld.shape}, expected [sample, layer, head, window, sink]")
-    place = []
-    for key, name in (("default_window", "windows"), ("default_sinks", "sinks")):
-        found = np.flatnonzero(arrays[name] == about[key])
-        if len(found) != 1:
-            raise BandError(f"{path}: {key} {about[key]} is not among {name} {arrays[name].tolist()}")
-        place.append(int(found[0]))
-    return arrays["qr"], arrays["qr_calibrated"], ld[..., place[0], place[1]]
-
-
-def candidates(model: Model, inv_freq: np.ndarray, centres: list[float]) -> list[dict[str, Any]]:
-    """Predicted bands of the candidate training stages, with the distance of the nearest cluster found."""
-    stages = predicted_stages(model.candidate_bands, inv_freq, "--settings: model.candidate_bands")
-    nearest = [min((centre - stage.covariance for centre in centres), key=abs, default=None) for stage in stages]
-    return [
-        asdict(stage) | {"nearest_cluster_minus_predicted": None if distance is None else number(distance)}
-        for stage, distance in zip(stages, nearest, strict=True)
-    ]
-
-
-def bands_record(result: BandResult, model: Model, training_length: int | None) -> dict[str, Any]:
-    """Everything in bands.json that comes from the maps alone; ``training_length`` None where it is unknown."""
-    found = clustering.band_clusters(result)
-    rotary_dim = 2 * result.area.rotated
-    return {
-        "model": model.name,
-        "title": model.title,
-        "rotary_dim": rotary_dim,
-        "null_rule": "closed-form null scaled to its median over the search range (weights at initialisation unknown)"
-        if result.mean_initial is None
-        else "same model at initialisation",
-        **found,
-        "clusters_all_candidates": clustering.all_candidate_clusters(result),
-        "layer_mean_peaks": clustering.layer_mean_peaks(result),
-        "num_layers_by_prominence_only": clustering.layers_by_prominence_only(result),
-        "candidate_bands": candidates(model, result.maps.inv_freq, [row["centre"] for row in found["clusters"]]),
-        "band": factor_record(result, predictions(result.maps.inv_freq, training_length)),
-    }
+from hwh_core.gpband.pretrained_heads import describe_heads, parse_settings, summary
+from hwh_core.scripting import run
 
 
 def main() -> None:
@@ -107,38 +18,11 @@ def main() -> None:
     parser.add_argument("--output-heads", required=True, type=Path, help="heads.csv to write (and heads.parquet)")
     parser.add_argument("--output-bands", required=True, type=Path, help="bands.json to write")
     arguments = parser.parse_args()
-    started = time.time()
     settings = parse_settings(arguments.settings)
-    maps = load_maps(arguments.probe)
-    about = read_description(arguments.probe, ("length", "num_kv_heads"))
-    qr, calibrated, ld = read_behavior(arguments.behavior)
-    kv_groups(maps.shape[2], int(about["num_kv_heads"]))
-
-    seeds = [int(value) for value in np.random.SeedSequence(settings.seed).generate_state(3)]
-    resamples = settings.band.bootstrap_resamples
-    result = analyse(maps, int(about["length"]), settings.band, seeds[0])
-    classes = classify_heads(maps, *layer_boundaries(result), resamples=resamples, seed=seeds[1])
-    record = bands_record(result, settings.model, about.get("training_length"))
-    record["num_heads_by_class"] = {kind: int((classes.head_class == kind).sum()) for kind in CLASSES}
-    record["gqa_entanglement"] = gqa_entanglement(classes, int(about["num_kv_heads"]))
-    record["validation"] = validate(classes, qr, ld, seed=seeds[2])
-
-    def sample_mean(scores: np.ndarray) -> np.ndarray:
-        flat = scores.reshape(len(scores), -1).astype(np.float64)
-        return mean_over_samples(flat, np.full((1, len(flat)), 1.0 / len(flat))).reshape(scores.shape[1:])
-
-    import pandas as pd
-
-    rows = head_rows(classes, int(about["num_kv_heads"]), sample_mean(qr), sample_mean(calibrated), sample_mean(ld))
-    write_table(pd.DataFrame(rows), arguments.output_heads)
-    write_json(arguments.output_bands, record)
-    inputs = [path for file in (arguments.probe, arguments.behavior) for path in (file, file.with_suffix(".json"))]
-    for artifact in (arguments.output_heads, arguments.output_bands):
-        write_manifest(
-            artifact, inputs=inputs, settings=settings.model_dump(mode="json"), seed=settings.seed, started=started
-        )
-    centres = ", ".join(f"{row['centre']:.1f}" for row in record["clusters"]) or "none"
-    print(f"{settings.model.name}: bands at {centres}; heads {record['num_heads_by_class']}")
+    record = describe_heads(
+        settings, arguments.probe, arguments.behavior, arguments.output_heads, arguments.output_bands
+    )
+    print(summary(record))
 
 
 if __name__ == "__main__":

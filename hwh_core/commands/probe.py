@@ -1,85 +1,152 @@
-"""RFIS and RPD of all heads of your own model on your own text.
+"""The analysis of the paper for your own model: RFIS, RPD, QRscore and LDscore of all heads, head classes, bands.
 
-MODEL is a Hugging Face folder (safetensors and tokenizer), TEXT one or more .txt, .jsonl, .jsonl.gz, .jsonl.zst or
-.parquet files.
-Writes probe.npz, probe.json and a summary of the layer means.
+MODEL is a Hugging Face folder (safetensors and tokenizer), a .gguf file, or owner/name@<commit> on the hub.
+Writes probe.npz, behavior.npz, heads.csv and bands.json. Killed, the same command goes on after the finished samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..devices import take_devices
 from ..scripting import UserError
 
+if TYPE_CHECKING:
+    from ..probes.analysis import ProbeResult
+
+LENGTH = 8192
+FILES = ("probe.npz", "behavior.npz", "heads.csv", "bands.json")
+
 
 def add_parser(subparsers: Any) -> None:
     """Register the options of `hwh probe`."""
-    parser = subparsers.add_parser("probe", help="RFIS and RPD of all heads of your own model on your own text")
-    parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder with weights and tokenizer")
-    parser.add_argument("--text", type=Path, nargs="+", required=True, help="text files; rows: column text")
-    parser.add_argument("--out", type=Path, required=True, help="folder of probe.npz and probe.json")
-    parser.add_argument("--samples", type=int, default=4, help="windows of text (default: 4; the paper uses 100)")
-    parser.add_argument("--length", type=int, default=2048, help="tokens of a window (default: 2048)")
-    parser.add_argument("--queries", type=int, help="last positions measured (default: 128, or the length if less)")
-    parser.add_argument("--seed", type=int, default=0, help="which windows are drawn (default: 0)")
+    parser = subparsers.add_parser(
+        "probe", help="RFIS, RPD, QRscore, LDscore, head classes and bands of your own model", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name@<commit>")
+    parser.add_argument(
+        "--samples", nargs="+", required=True, metavar="KIND[:FILE]",
+        help="ruler[:FILE ...] (planted facts, in prose of your own), squad:FILE ... (questions with their contexts, "
+        "among other contexts), nq, longmemeval (from the hub, or with :FILE in their layout), text:FILE ... (without "
+        "evidence: no QRscore)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, help=f"folder of {', '.join(FILES)}")
+    parser.add_argument("--num-samples", type=int, default=100, help="default: 100, as in the paper")
+    parser.add_argument("--length", type=int, help=f"tokens of a sample (default: {LENGTH}, or what the model takes)")
+    parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
+    parser.add_argument("--windows", type=int, nargs="+", default=[64, 128, 256, 512], help="of LDscore")
+    parser.add_argument("--sinks", type=int, nargs="+", default=[1, 4, 16], help="first tokens that LDscore leaves out")
+    parser.add_argument("--window", type=int, default=128, help="that heads.csv shows (default: 128)")
+    parser.add_argument("--num-sinks", type=int, default=4, help="that heads.csv shows (default: 4)")
+    parser.add_argument("--no-calibration", action="store_true", help="leave out calibrated QRscore: half the time")
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="of weights, q and k; logits are rebuilt in float32 (default: float32 on a CPU, the checkpoint's on a GPU)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="which samples are drawn (default: 0)")
     parser.add_argument(
         "--backend",
         choices=("auto", "triton", "cpu-native", "torch", "reference"),
         default="auto",
         help="default: auto",
     )
-
-
-def read_texts(paths: list[Path]) -> list[str]:
-    """Documents of text files. Raises :class:`UserError` naming the file that cannot be read."""
-    from ..data.source_files import file_documents
-
-    for path in paths:
-        if not path.is_file():
-            raise UserError(f"--text: {path} does not exist")
-    return [document["text"] for path in paths for document in file_documents(path, str(path), "--text", "text")]
+    parser.add_argument("--restart", action="store_true", help="begin anew where the folder holds another probe")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Probe the model and print where the layer means of RPD are highest."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from ..probes.measure import probe_model
-    from ..probes.pretrained import check_length, load_model, load_tokenizer
-    from ..probes.text import token_windows
+    """Probe the model, classify its heads, and print where the layer means of RPD are highest."""
+    from ..config import BandConfig
+    from ..gpband.pretrained_heads import Model, Settings, describe_heads, summary
+    from ..probes.analysis import BehaviorSettings, probe_model, run_settings
+    from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model, training_length
+    from ..probes.resume import remove
+    from ..probes.samples import parse_source, take_samples
     from ..provenance import write_manifest
 
-    if args.queries is None:
-        args.queries = min(128, args.length)
-    for name in ("samples", "length", "queries"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name}: {getattr(args, name)} is not a positive number")
-    if args.queries > args.length:
-        raise UserError(f"--queries: {args.queries} is more than --length {args.length}; give at most that many")
+    source = parse_source(args.samples)
+    for name in ("num_samples", "queries", "length"):
+        value = getattr(args, name)
+        if value is not None and value < (2 if name == "num_samples" else 1):
+            least = "at least 2, for intervals over samples" if name == "num_samples" else "a positive number"
+            raise UserError(f"--{name.replace('_', '-')}: {value} is not {least}")
+    behavior = BehaviorSettings(
+        tuple(args.windows), tuple(args.sinks), args.window, args.num_sinks, not args.no_calibration
+    )
     started = time.time()
-    texts = read_texts(args.text)
     take_devices()
-    tokenizer, model = load_tokenizer(args.model), load_model(args.model)
-    check_length(model, args.length, "--length")
-    samples = token_windows(texts, tokenizer, args.length, args.samples, args.seed)
-    maps = probe_model(model, None, samples, args.queries, args.backend)
-    settings = {key: str(value) for key, value in vars(args).items() if key != "command"}
-    maps = replace(maps, description={**maps.description, "model": args.model.name, "seed": args.seed})
-    maps.save(args.out / "probe.npz")
-    write_manifest(
-        args.out / "probe.npz", inputs=list(args.text), settings=settings, seed=args.seed, started=started,
-        extra={"backend": maps.description["backend"]},
-    )  # fmt: skip
+    path = locate_model(args.model)
+    tokenizer, model = load_tokenizer(path), load_model(path, dtype=args.dtype)
+    length = args.length or min(LENGTH, training_length(model) or LENGTH)
+    check_length(model, length, "--length")
+    if args.queries > length:
+        raise UserError(f"--queries: {args.queries} is more than --length {length}; give at most that many")
+    examples, about = take_samples(source, tokenizer, length, args.num_samples, args.seed)
+    if len(examples) < args.num_samples:
+        print(f"{args.samples[0]}: {len(examples)} samples instead of {args.num_samples}; there are no more")
+    settings = run_settings(model, examples, args.queries, behavior)
+    unfinished = args.out / "samples"
+    if args.restart:
+        remove(unfinished)
+    elif _is_finished(args.out, settings):
+        print(f"{args.out}: holds this probe already")
+        return 0
+    result = probe_model(
+        model, tokenizer, examples, args.queries, behavior, args.backend, resume=unfinished, progress=True
+    ).describe({"seed": args.seed, **about}, {"seed": args.seed, **about})  # fmt: skip
+    name = _name(args.model)
+    result = result.describe({"model": name, "title": name}, {"model": name})
+    result.save(args.out)
+    options = {key: value if isinstance(value, (int, list)) else str(value) for key, value in vars(args).items()}
+    for file in ("probe.npz", "behavior.npz"):
+        write_manifest(
+            args.out / file, inputs=list(source.files), settings=options, seed=args.seed, started=started,
+            extra={"backend": result.maps.description["backend"]},
+        )  # fmt: skip
+    _print_maps(args.out, result)
+    record = describe_heads(
+        Settings(model=Model(name=name, title=name), band=BandConfig(), seed=args.seed),
+        *(args.out / file for file in FILES),
+    )
+    remove(unfinished)
+    print(summary(record))
+    return 0
+
+
+def _name(model: str) -> str:
+    """A model's name for files and figures."""
+    name = Path(model.partition("@")[0]).resolve().name.removesuffix(".gguf")
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]", "", name)[:80] or "model"
+
+
+def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
+    """Whether ``out`` holds the whole probe of these settings. Raises where it holds another."""
+    from ..files import read_json
+    from ..probes.resume import raise_if_changed
+
+    record = out / "probe.json"
+    if not record.is_file():
+        return False
+    raise_if_changed(str(out), read_json(record).get("settings", {}), settings)
+    return all((out / file).is_file() for file in FILES)
+
+
+def _print_maps(out: Path, result: ProbeResult) -> None:
+    import numpy as np
+
+    maps = result.maps
     shape = " x ".join(map(str, maps.rpd.shape))
-    error, backend = maps.description["max_logit_error"], maps.description["backend"]
-    print(f"{args.out / 'probe.npz'}: {shape} (samples, layers, heads, frequencies)")
-    print(f"largest relative error of the rebuilt logits {error:.1e}, backend {backend}")
+    print(f"{out / 'probe.npz'}: {shape} (samples, layers, heads, frequencies)")
+    print(
+        f"largest relative error of the rebuilt logits {maps.description['max_logit_error']:.1e}, "
+        f"backend {maps.description['backend']}"
+    )
     means = np.nanmean(maps.rpd, axis=(0, 2))
     for layer, row in zip(maps.layer_index, means, strict=True):
         peak = int(row.argmax())
@@ -87,4 +154,3 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"  layer {layer:3d}: RPD is highest at frequency {peak:3d} (period {period:.0f} tokens), {row[peak]:.3g}"
         )
-    return 0

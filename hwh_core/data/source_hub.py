@@ -27,7 +27,7 @@ def hub_documents(source: Any) -> Iterator[dict[str, str]]:
     chosen = split_files(names, _configs(source, names), source)
     text_bytes = 0
     for name in chosen:
-        for document in file_documents(_fetch(source, name), name, source.name, source.text_column):
+        for document in file_documents(fetch_file(source, name), name, source.name, source.text_column):
             yield document
             text_bytes += len(document["text"].encode("utf-8"))
             if source.max_bytes is not None and text_bytes >= source.max_bytes:
@@ -72,7 +72,8 @@ def _translated(source: Any, error: Exception) -> Exception:
     return _hub_error(source, error) if isinstance(error, known) or from_http_library else error
 
 
-def _fetch(source: Any, name: str) -> Path:
+def fetch_file(source: Any, name: str) -> Path:
+    """One file of the pinned revision, in the hub's cache; fetched first where it is not there."""
     import huggingface_hub
 
     try:
@@ -87,7 +88,7 @@ def _configs(source: Any, names: list[str]) -> list[dict[str, Any]]:
     """The subsets that the data set's README declares in its front matter, or an empty list."""
     if "README.md" not in names:
         return []
-    text = _fetch(source, "README.md").read_text(encoding="utf-8")
+    text = fetch_file(source, "README.md").read_text(encoding="utf-8")
     front = re.match(r"---\s*\n(.*?)\n---\s*(\n|$)", text, re.S)
     if front is None:
         return []

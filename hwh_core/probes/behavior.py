@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import atomic_write, write_json
+from ..files import atomic_write, read_json, write_json
 from ..progress import progress as show_progress
 from .capture import LayerCapture, stream_layers
 from .contexts import Example
@@ -21,6 +22,7 @@ MINIMUM_MASS = 1e-4
 """LDscore of a query is undefined where less attention than this lies outside of the sink tokens."""
 
 CALIBRATION_DEVIATIONS = 2.0
+PER_SAMPLE = ("qr", "qr_calibrated", "ld")
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,19 @@ class BehaviorScores:
 
     def save(self, npz: str | Path) -> None:
         """Write behavior.npz and, last, behavior.json beside it."""
-        arrays = {name: getattr(self, name) for name in ("qr", "qr_calibrated", "ld", "windows", "sinks")}
         with atomic_write(npz) as temporary:
-            np.savez_compressed(temporary, **arrays)
+            np.savez_compressed(temporary, **self.arrays())
         write_json(Path(npz).with_suffix(".json"), self.description)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays as they go into the .npz file."""
+        return {name: getattr(self, name) for name in (*PER_SAMPLE, "windows", "sinks")}
+
+    @classmethod
+    def load(cls, npz: str | Path) -> BehaviorScores:
+        """Read what :meth:`save` wrote."""
+        with np.load(npz, allow_pickle=False) as file:
+            return cls(**{name: file[name] for name in file.files}, description=read_json(Path(npz).with_suffix(".json")))
 
 
 def qr_score(p: Tensor, gold: Tensor) -> Tensor:
@@ -48,15 +59,16 @@ def qr_score(p: Tensor, gold: Tensor) -> Tensor:
 
 
 def calibrated_qr_score(attention: Tensor, null: Tensor, gold: Tensor) -> Tensor:
-    """QRscore after calibration [H], following the public detection code of QRHead.
+    """QRscore of one gold document after calibration [H], following the public detection code of QRHead.
 
     ``attention`` and ``null`` [H, T] are attention to each key, mean over queries, under the question and under a
-    question without content. Their difference is taken per token; tokens of the gold document below the document's
-    mean - 2 standard deviations count 0; the rest is summed.
+    question without content; ``gold`` the positions of the document. Their difference is taken per token; tokens below
+    the document's mean - 2 standard deviations (of a sample) count 0; the rest is summed.
     """
     difference = attention[:, gold] - null[:, gold]
-    deviation = difference.std(dim=-1, keepdim=True, correction=0)
-    lowest = difference.mean(dim=-1, keepdim=True) - CALIBRATION_DEVIATIONS * deviation
+    if gold.numel() < 2:
+        return difference.sum(dim=-1)
+    lowest = difference.mean(dim=-1, keepdim=True) - CALIBRATION_DEVIATIONS * difference.std(dim=-1, keepdim=True)
     return torch.where(difference < lowest, torch.zeros_like(difference), difference).sum(dim=-1)
 
 
@@ -79,11 +91,13 @@ def ld_score(p: Tensor, query_positions: Tensor, window: int, sinks: int) -> tup
     return score, int((~defined).sum())
 
 
-class _Scorer:
-    """Scores the layers of one prompt as they come."""
+class BehaviorCollector:
+    """Scores the layers of one prompt as they come. Without gold tokens QRscore is undefined."""
 
-    def __init__(self, gold: Tensor, windows: list[int], sinks: list[int]) -> None:
-        self.gold, self.windows, self.sinks = gold, windows, sinks
+    def __init__(self, example: Example, windows: Sequence[int], sinks: Sequence[int]) -> None:
+        self.example, self.windows, self.sinks = example, list(windows), list(sinks)
+        self.gold = torch.from_numpy(example.gold_positions())
+        self.started = time.monotonic()
         self.layers: list[int] = []
         self.qr: list[np.ndarray] = []
         self.attention: list[Tensor] = []
@@ -91,11 +105,14 @@ class _Scorer:
         self.undefined = 0
 
     def add(self, layer: LayerCapture) -> None:
+        """Raw QRscore and LDscore of one captured attention group, and its attention for the calibration."""
         p = layer.sample(0).probabilities()
-        gold = self.gold.to(p.device)
         self.layers.append(layer.layer)
-        self.qr.append(qr_score(p, gold).cpu().numpy())
-        self.attention.append(p.mean(dim=1).cpu())
+        if self.gold.numel():
+            self.qr.append(qr_score(p, self.gold.to(p.device)).cpu().numpy())
+            self.attention.append(p.mean(dim=1).cpu())
+        else:
+            self.qr.append(np.full(p.shape[0], np.nan))
         grid = np.empty((p.shape[0], len(self.windows), len(self.sinks)))
         for i, window in enumerate(self.windows):
             for j, sinks in enumerate(self.sinks):
@@ -104,15 +121,76 @@ class _Scorer:
                 self.undefined += undefined
         self.ld.append(grid)
 
+    def scores(
+        self, model: torch.nn.Module, num_queries: int, calibrate: bool, nope: Literal["skip", "include"] = "skip"
+    ) -> BehaviorScores:
+        """The scores of this prompt; the calibration takes a second forward pass, under a question without content."""
+        if calibrate and self.gold.numel():
+            calibrated = self._calibrated(model, num_queries, nope)
+        else:
+            calibrated = [np.full_like(qr, np.nan) for qr in self.qr]
+        qr, ld = self._by_layer(self.qr), self._by_layer(self.ld)
+        description = {
+            "num_samples": 1,
+            "num_queries": num_queries,
+            "layer_index": sorted(set(self.layers)),
+            "lengths": [len(self.example.prompt())],
+            "gold_tokens": [int(self.gold.numel())],
+            "gold_start": [self.example.gold[0][0] if self.example.gold else None],
+            "calibrated": calibrate,
+            "undefined": {
+                "ld_queries": self.undefined,
+                "ld_scores": int(np.isnan(ld).sum()),
+                "ld_scores_total": int(ld.size),
+                "qr_scores": int(np.isnan(qr).sum()),
+            },
+            "minimum_mass": MINIMUM_MASS,
+            "seconds": round(time.monotonic() - self.started, 3),
+        }
+        return BehaviorScores(
+            qr=qr.astype(np.float32), qr_calibrated=self._by_layer(calibrated).astype(np.float32),
+            ld=ld.astype(np.float32), windows=np.array(self.windows), sinks=np.array(self.sinks),
+            description=description,
+        )  # fmt: skip
 
-class _MeanAttention:
-    """Keeps the attention of every layer to every key, mean over queries."""
+    def _calibrated(
+        self, model: torch.nn.Module, num_queries: int, nope: Literal["skip", "include"]
+    ) -> list[np.ndarray]:
+        null: list[Tensor] = []
 
-    def __init__(self) -> None:
-        self.attention: list[Tensor] = []
+        def mean_attention(layer: LayerCapture) -> None:
+            null.append(layer.sample(0).probabilities().mean(dim=1).cpu())
 
-    def add(self, layer: LayerCapture) -> None:
-        self.attention.append(layer.sample(0).probabilities().mean(dim=1).cpu())
+        stream_layers(model, torch.tensor([self.example.prompt(null=True)]), num_queries, mean_attention, nope)
+        # Both prompts begin with the same context, so gold positions are the same in both.
+        documents = [torch.arange(start, stop) for start, stop in self.example.gold]
+        return [
+            sum(calibrated_qr_score(real, empty, document) for document in documents).numpy()
+            for real, empty in zip(self.attention, null, strict=True)
+        ]
+
+    def _by_layer(self, groups: list[np.ndarray]) -> np.ndarray:
+        """Values [H, ...] of every head group as [1, L, H, ...], NaN for heads that a layer does not have."""
+        index = sorted(set(self.layers))
+        rows = [np.concatenate([g for at, g in zip(self.layers, groups, strict=True) if at == layer]) for layer in index]
+        values = np.full((1, len(rows), max(map(len, rows)), *rows[0].shape[1:]), np.nan)
+        for place, row in enumerate(rows):
+            values[0, place, : len(row)] = row
+        return values
+
+
+def join_scores(parts: Sequence[BehaviorScores]) -> BehaviorScores:
+    """Scores of several prompts as one, in their order."""
+    about = [part.description for part in parts]
+    description = {
+        **about[0],
+        "num_samples": sum(one["num_samples"] for one in about),
+        **{key: [value for one in about for value in one[key]] for key in ("lengths", "gold_tokens", "gold_start")},
+        "undefined": {key: sum(one["undefined"][key] for one in about) for key in about[0]["undefined"]},
+        "seconds": round(sum(one["seconds"] for one in about), 3),
+    }
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_SAMPLE}
+    return replace(parts[0], **joined, description=description)
 
 
 def behavior_scores(
@@ -129,42 +207,9 @@ def behavior_scores(
     Without ``calibrate`` the calibrated score is NaN. Undefined values are NaN and counted in the description.
     Errors as in :mod:`hwh_core.probes.capture`.
     """
-    started = time.monotonic()
-    qr, calibrated, ld, undefined = [], [], [], 0
-    layers: list[int] = []
+    parts = []
     for example in show_progress(examples, "QRscore and LDscore", unit="sample") if progress else examples:
-        gold = torch.from_numpy(example.gold_positions())
-        scorer = _Scorer(gold, windows, sinks)
-        stream_layers(model, torch.tensor([example.prompt()]), num_queries, scorer.add)
-        layers = scorer.layers
-        undefined += scorer.undefined
-        qr.append(np.stack(scorer.qr))
-        ld.append(np.stack(scorer.ld))
-        if calibrate:
-            null = _MeanAttention()
-            stream_layers(model, torch.tensor([example.prompt(null=True)]), num_queries, null.add)
-            # Both prompts begin with the same context, so gold positions are the same in both.
-            pairs = zip(scorer.attention, null.attention, strict=True)
-            calibrated.append(np.stack([calibrated_qr_score(real, empty, gold).numpy() for real, empty in pairs]))
-        else:
-            calibrated.append(np.full_like(qr[-1], np.nan))
-    description = {
-        "num_samples": len(examples),
-        "num_queries": num_queries,
-        "layer_index": layers,
-        "lengths": [len(example.prompt()) for example in examples],
-        "gold_tokens": [int(example.gold_positions().size) for example in examples],
-        "gold_start": [example.gold[0][0] for example in examples],
-        "calibrated": calibrate,
-        "undefined": {
-            "ld_queries": undefined,
-            "ld_scores": int(np.isnan(np.stack(ld)).sum()),
-            "ld_scores_total": int(np.stack(ld).size),
-        },
-        "minimum_mass": MINIMUM_MASS,
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    return BehaviorScores(
-        qr=np.stack(qr).astype(np.float32), qr_calibrated=np.stack(calibrated).astype(np.float32),
-        ld=np.stack(ld).astype(np.float32), windows=np.array(windows), sinks=np.array(sinks), description=description,
-    )  # fmt: skip
+        collector = BehaviorCollector(example, windows, sinks)
+        stream_layers(model, torch.tensor([example.prompt()]), num_queries, collector.add)
+        parts.append(collector.scores(model, num_queries, calibrate))
+    return join_scores(parts)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,8 +37,8 @@ class Example:
         return self.context + (self.null_question if null else self.question)
 
     def gold_positions(self) -> np.ndarray:
-        """Positions of all gold tokens, int64."""
-        return np.concatenate([np.arange(start, stop) for start, stop in self.gold])
+        """Positions of all gold tokens, int64; none where the context has no evidence."""
+        return np.concatenate([np.empty(0, np.int64), *(np.arange(start, stop) for start, stop in self.gold)])
 
 
 def truncate(context: Sequence[int], gold: Sequence[tuple[int, int]], budget: int) -> tuple[list[int], list] | None:
@@ -114,60 +112,79 @@ def synthetic_examples(texts: list[str], tokenizer: Any, length: int, count: int
         middle = encode(tokenizer, fact)
         right = encode(tokenizer, "".join(sentences[depth:]))
         null = _question(tokenizer, NULL_QUESTION, "")
-        budget = length - len(prefix) - max(len(question), len(null))
+        budget = length - len(prefix) - len(question)
         cut = truncate(left + middle + right, [(len(left), len(left) + len(middle))], budget)
         if cut is None:
             raise ProbeError(
-                f"pretrained.behavior.length: {length} tokens leave {budget} for context, {len(middle)} of them gold"
+                f"length: {length} tokens leave {budget} for context, {len(middle)} of them gold; raise the length"
             )
         examples.append(_with_prefix(prefix, cut, question, null))
     return examples
 
 
-def local_examples(
-    path: str | Path, tokenizer: Any, length: int, count: int, seed: int
+def packed_examples(
+    rows: Sequence[tuple[str, str]], tokenizer: Any, length: int, count: int, seed: int, fill: bool = False
 ) -> tuple[list[Example], dict[str, int]]:
-    """Questions of a local .jsonl file ({context, question} a line) among the contexts of other lines, and counts.
+    """Questions among the contexts of other ``rows`` (context, question), in random order, and counts.
 
     The gold tokens are those of the question's own context. Samples whose gold context is longer than half of the
-    budget are dropped and counted. Raises :class:`ProbeError` for a file that is missing or has other fields.
+    budget are dropped and counted; with ``fill`` also those whose prompt is shorter than ``length``, as when all
+    contexts together are. Fewer than ``count`` are returned where there are no more rows.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ProbeError(f"{path} does not exist; local_qa needs a .jsonl file with fields 'context' and 'question'")
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            rows.append((str(row["context"]).strip(), str(row["question"]).strip()))
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise ProbeError(f"{path}:{number}: expected a JSON object with fields 'context' and 'question'") from None
     generator = np.random.default_rng(seed)
-    prefix, examples, dropped = start_token(tokenizer), [], 0
-    joint = encode(tokenizer, "\n\n")
+    prefix, examples, counts = start_token(tokenizer), [], {"dropped": 0, "short": 0}
+    joint, null = encode(tokenizer, "\n\n"), _question(tokenizer, NULL_QUESTION, "")
+    contexts = list(dict.fromkeys(context for context, _ in rows))
     for index in generator.permutation(len(rows)):
         if len(examples) == count:
             break
         context, text = rows[index]
         question = _question(tokenizer, text, "")
-        null = _question(tokenizer, NULL_QUESTION, "")
-        others = [other for other in generator.permutation(len(rows)) if rows[other][0] != context]
+        others = (contexts[other] for other in generator.permutation(len(contexts)) if contexts[other] != context)
         distractors: list[list[int]] = []
-        while others and sum(map(len, distractors)) < 1.25 * length:
-            distractors.append(encode(tokenizer, rows[others.pop()][0]) + joint)
+        while sum(map(len, distractors)) < 1.25 * length and (other := next(others, None)) is not None:
+            distractors.append(encode(tokenizer, other) + joint)
         place = int(generator.integers(0, len(distractors) + 1))
         left = [token for ids in distractors[:place] for token in ids]
         gold = encode(tokenizer, context)
         right = joint + [token for ids in distractors[place:] for token in ids]
-        budget = length - len(prefix) - max(len(question), len(null))
+        budget = length - len(prefix) - len(question)
         cut = truncate(left + gold + right, [(len(left), len(left) + len(gold))], budget)
         if cut is None:
-            dropped += 1
-            continue
-        examples.append(_with_prefix(prefix, cut, question, null))
-    if not examples:
-        raise ProbeError(f"{path}: no question whose context fits into half of {length} tokens")
-    return examples, {"dropped": dropped}
+            counts["dropped"] += 1
+        elif fill and len(cut[0]) < budget:
+            counts["short"] += 1
+        else:
+            examples.append(_with_prefix(prefix, cut, question, null))
+    return examples, counts
+
+
+def document_examples(
+    rows: Iterable[tuple[list[tuple[str, bool]], str]], tokenizer: Any, length: int, count: int
+) -> tuple[list[Example], dict[str, int]]:
+    """One example a row (documents, question), the gold documents marked True; drops and counts as with ``fill`` above."""
+    prefix, examples, counts = start_token(tokenizer), [], {"dropped": 0, "short": 0}
+    null = _question(tokenizer, NULL_QUESTION, "")
+    for documents, text in rows:
+        if len(examples) == count:
+            break
+        context: list[int] = []
+        gold = []
+        for document, is_gold in documents:
+            ids = encode(tokenizer, document)
+            if is_gold:
+                gold.append((len(context), len(context) + len(ids)))
+            context += ids + encode(tokenizer, "\n\n")
+        question = _question(tokenizer, text, "")
+        budget = length - len(prefix) - len(question)
+        cut = truncate(context, gold, budget)
+        if cut is None:
+            counts["dropped"] += 1
+        elif len(cut[0]) < budget:
+            counts["short"] += 1
+        else:
+            examples.append(_with_prefix(prefix, cut, question, null))
+    return examples, counts
 
 
 def _question(tokenizer: Any, question: str, answer_start: str) -> list[int]:

@@ -43,7 +43,7 @@ def probe_curve(
     from ..data.loader import sequences_for_probe
     from ..data.store import TokenStore
     from ..training.trainer import held_out_loss
-    from .measure import BATCH_TOKENS, probe_model
+    from .measure import BATCH_TOKENS, measure_maps
     from .pretrained import load_model
 
     seed, steps = setting(settings, "seed"), setting(settings, "steps")
@@ -63,7 +63,7 @@ def probe_curve(
             )
             device = next(loaded.parameters()).device
             backend = choose_backend("auto", device, len(folders) * count * a_step)
-        maps = probe_model(loaded, None, samples, num_queries, backend, description=f"{name}, step {step}")
+        maps = measure_maps(loaded, None, samples, num_queries, backend, description=f"{name}, step {step}")
         before = maps if before is None else before
         loss = held_out_loss(loaded, samples, max(1, BATCH_TOKENS // length), contextlib.nullcontext)
         described = with_initial(maps, before, settings, 1.0)

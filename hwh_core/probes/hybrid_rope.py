@@ -12,7 +12,7 @@ from ..gpband.maps import check_maps
 from ..gpband.record import BandModel, band_record
 from ..modeling import build_model
 from .maps import ProbeMaps
-from .measure import probe_model
+from .measure import measure_maps
 
 
 def rope_maps(settings: dict[str, Any], model: Any, windows: np.ndarray, num_queries: int) -> ProbeMaps:
@@ -37,8 +37,8 @@ def rope_maps(settings: dict[str, Any], model: Any, windows: np.ndarray, num_que
         model.config.vocab_size, about["seed"],
     ).eval().requires_grad_(False).to(next(model.parameters()).device)  # fmt: skip
     title = about["name"]
-    maps = probe_model(model, None, windows, num_queries, description=f"RFIS and RPD of {title}")
-    before = probe_model(initial, None, windows, num_queries, description=f"{title} at initialisation")
+    maps = measure_maps(model, None, windows, num_queries, description=f"RFIS and RPD of {title}")
+    before = measure_maps(initial, None, windows, num_queries, description=f"{title} at initialisation")
     reach = {module.window for module in rotating}
     context = about["length"] if None in reach else min(about["length"], *reach)
     band = None

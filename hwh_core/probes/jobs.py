@@ -26,8 +26,8 @@ def setting(settings: dict[str, Any], *keys: str) -> Any:
 
 def probe_pretrained(settings: dict[str, Any], model_folder: Path, documents: Path) -> ProbeMaps:
     """Maps of a pretrained model on windows of held-out prose; settings {model, probe, held_out_prose_source, seed}."""
-    from .measure import probe_model
-    from .pretrained import check_length, load_model, load_tokenizer
+    from .measure import measure_maps
+    from .pretrained import check_length, load_model, load_tokenizer, training_length
     from .text import prose_documents, token_windows
 
     probe, seed = setting(settings, "probe"), setting(settings, "seed")
@@ -37,7 +37,7 @@ def probe_pretrained(settings: dict[str, Any], model_folder: Path, documents: Pa
     tokenizer, model = load_tokenizer(model_folder), load_model(model_folder)
     check_length(model, length, "pretrained.probe.length")
     samples = token_windows(texts, tokenizer, length, count, seed)
-    maps = probe_model(
+    maps = measure_maps(
         model, None, samples, setting(settings, "probe", "num_queries"), probe.get("backend", "auto"),
         description=f"RFIS and RPD of {name}",
     )  # fmt: skip
@@ -45,7 +45,7 @@ def probe_pretrained(settings: dict[str, Any], model_folder: Path, documents: Pa
         **maps.description,
         "model": name,
         "title": settings["model"].get("title", name),
-        "training_length": getattr(model.config, "max_position_embeddings", None),
+        "training_length": training_length(model),
         "seed": seed,
         "text_source": settings["held_out_prose_source"],
     }
@@ -63,7 +63,7 @@ def probe_controlled(
 
     from ..data.loader import sequences_for_probe
     from ..data.store import TokenStore
-    from .measure import probe_model
+    from .measure import measure_maps
     from .pretrained import load_model
 
     seed = setting(settings, "seed")
@@ -83,8 +83,8 @@ def probe_controlled(
     for factor, length in zip(factors, lengths, strict=True):
         samples = sequences_for_probe(store, length, count, seed)
         options = {"num_queries": num_queries, "backend": backend}
-        maps = probe_model(trained, None, samples, description=f"{name}, {length} tokens", **options)
-        before = probe_model(initial, None, samples, description=f"{name} at initialisation", **options)
+        maps = measure_maps(trained, None, samples, description=f"{name}, {length} tokens", **options)
+        before = measure_maps(initial, None, samples, description=f"{name} at initialisation", **options)
         yield factor, with_initial(maps, before, settings, factor)
 
 
@@ -121,8 +121,9 @@ def score_behavior(
 ) -> BehaviorScores:
     """QRscore and LDscore of a pretrained model; settings {model, behavior, held_out_prose_source, seed}."""
     from .behavior import behavior_scores
-    from .contexts import local_examples, synthetic_examples
+    from .contexts import packed_examples, synthetic_examples
     from .pretrained import check_length, load_model, load_tokenizer
+    from .questions import read_questions
     from .text import prose_documents
 
     seed, kind = setting(settings, "seed"), setting(settings, "behavior", "samples")
@@ -134,12 +135,14 @@ def score_behavior(
             raise ProbeError(f"pretrained.behavior.{key}: {behavior[key]} is not among {values}")
     tokenizer, model = load_tokenizer(model_folder), load_model(model_folder)
     check_length(model, length, "pretrained.behavior.length")
-    counts: dict[str, int] = {"dropped": 0}
+    counts: dict[str, int] = {"dropped": 0, "short": 0}
     if kind == "synthetic":
         texts = prose_documents(documents, setting(settings, "held_out_prose_source"))
         examples = synthetic_examples(texts, tokenizer, length, count, seed)
     elif questions is not None:
-        examples, counts = local_examples(questions, tokenizer, length, count, seed)
+        examples, counts = packed_examples(read_questions([questions]), tokenizer, length, count, seed)
+        if not examples:
+            raise ProbeError(f"{questions}: no question whose context fits into half of {length} tokens")
     else:
         raise ProbeError(
             f"pretrained.behavior.samples: {kind!r} needs a file of questions with contexts (--questions FILE.jsonl); "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ..files import atomic_write, write_json
 from .errors import ProbeError
 
+PER_SAMPLE = ("rfis", "rpd", "sample_weight")
 REQUIRED = ("rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index")
 
 
@@ -66,3 +68,25 @@ class ProbeMaps:
         record = npz.with_suffix(".json")
         known = {name: arrays[name] for name in (*REQUIRED, "rfis_initial", "rpd_initial") if name in arrays}
         return cls(**known, description=read_json(record) if record.is_file() else {})
+
+
+def join_maps(parts: Sequence[ProbeMaps]) -> ProbeMaps:
+    """Maps of several runs of one model as one, samples in the order of ``parts``; without maps at initialisation.
+
+    Raises :class:`ProbeError` where the runs differ in layers, frequencies or length.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        for name in ("inv_freq", "null", "layer_index"):
+            if not np.array_equal(getattr(part, name), getattr(first, name)):
+                raise ProbeError(f"samples: {name} of the model changes from sample to sample; take equal lengths")
+    about = [part.description for part in parts]
+    description = {
+        **about[0],
+        "num_samples": sum(one["num_samples"] for one in about),
+        "max_logit_error": max(one["max_logit_error"] for one in about),
+        "seconds": round(sum(one["seconds"] for one in about), 3),
+        "undefined": sum(one["undefined"] for one in about),
+    }
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in PER_SAMPLE}
+    return replace(first, **joined, description=description)

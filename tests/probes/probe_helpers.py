@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from hwh_core.modeling import build_model
 
 VOCABULARY = 300
@@ -27,3 +29,10 @@ HYBRID_SHAPE = {
 def controlled_model(seed: int = 0, qk_norm: bool = True, architecture: str = "transformer", **changes):
     """A model of our own class with logits far from 0."""
     return build_model(SHAPE | changes, architecture, 10000.0, qk_norm, 64, VOCABULARY, seed).eval()
+
+
+def parsed(command, *arguments):
+    """Arguments of a subcommand as its parser gives them."""
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers(dest="command"))
+    return parser.parse_args(list(map(str, arguments)))

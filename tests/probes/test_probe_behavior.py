@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwh_core.probes.behavior import behavior_scores, calibrated_qr_score, ld_score, qr_score
-from hwh_core.probes.contexts import local_examples, synthetic_examples, truncate
+from hwh_core.probes.contexts import synthetic_examples, truncate
 from hwh_core.probes.errors import ProbeError
 from hwh_core.probes.jobs import score_behavior
 from hwh_core.probes.pretrained import load_model, load_tokenizer
@@ -82,6 +82,7 @@ def test_calibration_takes_the_null_off_and_drops_low_outliers():
     assert float(calibrated_qr_score(attention, null, gold)) == pytest.approx(20 * 0.01)
     attention[0, 15] = 0.0  # difference -0.01: beyond mean - 2 sd of the document
     assert float(calibrated_qr_score(attention, null, gold)) == pytest.approx(19 * 0.01)
+    assert float(calibrated_qr_score(attention, null, torch.tensor([12]))) == pytest.approx(0.01)
     attention[0, 35] = 0.9  # not a gold token
     assert float(calibrated_qr_score(attention, null, gold)) == pytest.approx(19 * 0.01)
 
@@ -133,8 +134,7 @@ def test_synthetic_contexts(corpus, tokenizer):
     examples = synthetic_examples(corpus.texts, tokenizer, 500, 6, seed=3)
     assert len({tuple(example.context) for example in examples}) == 6
     for example in examples:
-        assert len(example.prompt()) <= 500
-        assert max(len(example.prompt()), len(example.prompt(null=True))) == 500
+        assert len(example.prompt()) == 500
         fact = tokenizer.decode([example.context[i] for i in example.gold_positions()])
         assert "One of the special magic numbers for" in fact
         key = fact.split(" for ")[1].split(" is")[0]
@@ -156,29 +156,8 @@ def test_synthetic_contexts(corpus, tokenizer):
 
 
 def test_synthetic_contexts_need_room(corpus, tokenizer):
-    with pytest.raises(ProbeError, match=r"pretrained\.behavior\.length: 120"):
+    with pytest.raises(ProbeError, match="length: 120 tokens leave"):
         synthetic_examples(corpus.texts, tokenizer, 120, 1, seed=0)
-
-
-def test_local_contexts(tmp_path, tokenizer):
-    path = tmp_path / "questions.jsonl"
-    rows = [
-        {"context": f"The sailor of tower {n} carried a lantern. " * 3, "question": f"Who is in tower {n}?"}
-        for n in range(9)
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    examples, counts = local_examples(path, tokenizer, 400, 4, seed=0)
-    assert counts == {"dropped": 0}
-    for example in examples:
-        number = tokenizer.decode(example.question).split("tower ")[1].split("?")[0].replace(" ", "")
-        gold = tokenizer.decode([example.context[i] for i in example.gold_positions()]).replace(" ", "")
-        assert f"tower{number}" in gold
-        assert len(example.prompt()) <= 400
-    path.write_text('{"context": "x"}\n')
-    with pytest.raises(ProbeError, match=r"questions\.jsonl:1: expected a JSON object"):
-        local_examples(path, tokenizer, 400, 4, seed=0)
-    with pytest.raises(ProbeError, match="does not exist"):
-        local_examples(tmp_path / "none.jsonl", tokenizer, 400, 4, seed=0)
 
 
 def test_scores_of_a_model_are_those_of_its_own_attention(corpus, random_llama):

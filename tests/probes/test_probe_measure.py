@@ -17,7 +17,7 @@ from hwh_core.probes.capture import capture
 from hwh_core.probes.errors import ProbeError, UnsupportedModelError
 from hwh_core.probes.jobs import probe_controlled, probe_length, probe_pretrained
 from hwh_core.probes.maps import ProbeMaps
-from hwh_core.probes.measure import probe_model
+from hwh_core.probes.measure import measure_maps
 from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
 
 FILE_KEYS = {"rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index"}
@@ -30,7 +30,7 @@ RECORD_KEYS = {
 
 def test_maps_are_those_of_the_float64_reference(ids):
     model = controlled_model()
-    maps = probe_model(model, None, ids, 16, progress=False)
+    maps = measure_maps(model, None, ids, 16, progress=False)
     assert maps.rpd.shape == maps.rfis.shape == (2, 2, 3, 8)
     assert maps.rpd.dtype == np.float32
     for sample in range(2):
@@ -54,9 +54,9 @@ def test_both_backends_agree(ids):
     from hwh_kernels.rfis_rpd_native import native_works
 
     model = controlled_model()
-    eager = probe_model(model, None, ids, 16, backend="torch", progress=False)
+    eager = measure_maps(model, None, ids, 16, backend="torch", progress=False)
     other = "cpu-native" if native_works() else "reference"
-    native = probe_model(model, None, ids, 16, backend=other, progress=False)
+    native = measure_maps(model, None, ids, 16, backend=other, progress=False)
     assert (eager.description["backend"], native.description["backend"]) == ("torch-eager", other)
     for name in ("rfis", "rpd"):
         np.testing.assert_allclose(getattr(native, name), getattr(eager, name), rtol=2e-3, atol=1e-8)
@@ -64,14 +64,14 @@ def test_both_backends_agree(ids):
 
 def test_batches_do_not_change_the_maps(ids, monkeypatch):
     model = controlled_model()
-    together = probe_model(model, None, ids, 16, progress=False)
+    together = measure_maps(model, None, ids, 16, progress=False)
     monkeypatch.setattr(measure, "BATCH_TOKENS", 1)
-    apart = probe_model(model, None, ids, 16, progress=False)
+    apart = measure_maps(model, None, ids, 16, progress=False)
     np.testing.assert_allclose(together.rpd, apart.rpd, rtol=1e-3, atol=1e-8)
 
 
 def test_model_without_position_encoding_has_no_rpd(ids):
-    maps = probe_model(controlled_model(architecture="hwh_std", **HYBRID_SHAPE), None, ids, 8, progress=False)
+    maps = measure_maps(controlled_model(architecture="hwh_std", **HYBRID_SHAPE), None, ids, 8, progress=False)
     measured = np.isfinite(maps.rpd)
     assert measured.any()
     assert not maps.rpd[measured].any()
@@ -87,7 +87,7 @@ def test_layers_with_other_frequencies_have_nulls_of_their_own(ids):
         num_key_value_heads=2, head_dim=16, sliding_window=16, layer_types=["sliding_attention", "full_attention"],
         bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
-    maps = probe_model(tf.Gemma3ForCausalLM(config), None, ids, 8, progress=False)
+    maps = measure_maps(tf.Gemma3ForCausalLM(config), None, ids, 8, progress=False)
     assert maps.null.shape == (2, 8)
     assert maps.null[0, -1] < maps.null[0, 2]
     assert maps.description["windows"] == [16]
@@ -99,7 +99,7 @@ def test_wrong_base_in_the_config_is_noticed(ids):
     )
     model.config.rope_parameters["rope_theta"] = 500000.0
     with pytest.raises(UnsupportedModelError, match="rope_theta 500000"):
-        probe_model(model, None, ids, 4, progress=False)
+        measure_maps(model, None, ids, 4, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_wrong_base_in_the_config_is_noticed(ids):
 )
 def test_bad_samples_are_named(samples, named):
     with pytest.raises(ProbeError, match=named):
-        probe_model(controlled_model(), None, samples, 2, progress=False)
+        measure_maps(controlled_model(), None, samples, 2, progress=False)
 
 
 def test_texts_need_equal_lengths(corpus):
     tokenizer = tf.AutoTokenizer.from_pretrained(corpus.tokenizer)
     with pytest.raises(ProbeError, match="equally long"):
-        probe_model(controlled_model(), tokenizer, ["the river", "the river would be long because"], 2, progress=False)
-    maps = probe_model(controlled_model(), tokenizer, ["the river of winter"] * 2, 2, progress=False)
+        measure_maps(controlled_model(), tokenizer, ["the river", "the river would be long because"], 2, progress=False)
+    maps = measure_maps(controlled_model(), tokenizer, ["the river of winter"] * 2, 2, progress=False)
     assert maps.rpd.shape[0] == 2
 
 
 def test_files_are_read_by_the_band_extraction(ids, tmp_path):
     model, initial = controlled_model(), controlled_model(1)
-    maps = probe_model(model, None, ids, 16, progress=False)
-    before = probe_model(initial, None, ids, 16, progress=False)
+    maps = measure_maps(model, None, ids, 16, progress=False)
+    before = measure_maps(initial, None, ids, 16, progress=False)
     from dataclasses import replace
 
     maps = replace(maps, rfis_initial=before.rfis, rpd_initial=before.rpd)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -12,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
+from probe_helpers import parsed
 
-from hwh_core.commands import band, probe
+from hwh_core.commands import band
 from hwh_core.data.errors import DataError
 from hwh_core.probes.errors import ProbeError
 from hwh_core.probes.pretrained import fetch_model, load_model, load_tokenizer, weights_folder
@@ -192,12 +192,6 @@ def test_windows_begin_like_the_tokenizer_begins_texts(corpus):
     assert token_windows(corpus.texts, tokenizer, 50, 3, seed=0)[:, 0].tolist() == [7, 7, 7]
 
 
-def parsed(module, *arguments):
-    parser = argparse.ArgumentParser()
-    module.add_parser(parser.add_subparsers(dest="command"))
-    return parser.parse_args(list(map(str, arguments)))
-
-
 def test_band_command(capsys):
     band.run(parsed(band, "band", "--rope-theta", "1e6", "--head-dim", 128, "--length", 32768))
     printed = capsys.readouterr().out
@@ -207,31 +201,6 @@ def test_band_command(capsys):
     assert json.loads(capsys.readouterr().out)["predicted"]["covariance"]["index"] == pytest.approx(21.27, abs=0.005)
     with pytest.raises(UserError, match="--head-dim: 63"):
         band.run(parsed(band, "band", "--rope-theta", "1e4", "--head-dim", 63, "--length", 2048))
-
-
-def test_probe_command(random_llama, corpus, tmp_path, capsys):
-    text = tmp_path / "mine.txt"
-    text.write_text("\n".join(corpus.texts), encoding="utf-8")
-    options = ("--out", tmp_path / "out", "--samples", 2, "--length", 64, "--queries", 8)
-    probe.run(parsed(probe, "probe", random_llama, "--text", text, *options))
-    assert "layer   1: RPD is highest at frequency" in capsys.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "probe.json",
-        "probe.npz",
-        "probe.npz.manifest.json",
-    ]
-    few = ("--out", tmp_path / "few", "--samples", 1, "--length", 64)
-    probe.run(parsed(probe, "probe", random_llama, "--text", text, *few))
-    assert json.loads((tmp_path / "few" / "probe.json").read_text())["num_queries"] == 64
-    with pytest.raises(UserError, match="--queries: 65 is more than --length 64"):
-        probe.run(parsed(probe, "probe", random_llama, "--text", text, *few, "--queries", 65))
-    with pytest.raises(UserError, match="backend: triton needs float32 on a CUDA device"):
-        probe.run(parsed(probe, "probe", random_llama, "--text", text, *few, "--backend", "triton"))
-    with pytest.raises(UserError, match=r"none\.txt does not exist"):
-        probe.run(parsed(probe, "probe", random_llama, "--text", tmp_path / "none.txt", *options))
-    text.write_bytes(b"\xff\xfe broken")
-    with pytest.raises(UserError, match=r"mine\.txt.*not UTF-8"):
-        probe.run(parsed(probe, "probe", random_llama, "--text", text, *options))
 
 
 def test_damaged_weights_are_named(random_llama, tmp_path):

@@ -1,0 +1,171 @@
+"""The analysis of one model in one go: RFIS, RPD, QRscore and LDscore of the same samples, resumable by sample."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..progress import progress as show_progress
+from ..provenance import code_hash
+from .behavior import BehaviorCollector, BehaviorScores, join_scores
+from .capture import LayerCapture, stream_layers
+from .contexts import Example
+from .errors import ProbeError
+from .maps import ProbeMaps, join_maps
+from .measure import MapCollector, check_vocabulary, collectors_for, sample_ids
+from .pretrained import training_length
+from .resume import FinishedSamples, prompts_fingerprint, weights_fingerprint
+
+WINDOWS, SINKS = (64, 128, 256, 512), (1, 4, 16)
+DEFAULT_WINDOW, DEFAULT_SINKS = 128, 4
+NUM_QUERIES = 128
+
+
+@dataclass(frozen=True)
+class BehaviorSettings:
+    """How QRscore and LDscore are taken; the sizes are those of the presets."""
+
+    windows: tuple[int, ...] = WINDOWS
+    sinks: tuple[int, ...] = SINKS
+    default_window: int = DEFAULT_WINDOW
+    default_sinks: int = DEFAULT_SINKS
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        for value, values, name in (
+            (self.default_window, self.windows, "window"),
+            (self.default_sinks, self.sinks, "sinks"),
+        ):
+            if value not in values or min(values) < 0:
+                raise ProbeError(f"default {name}: {value} is not among {list(values)}; LDscore needs it there")
+
+
+class ProbeResult(Mapping[str, np.ndarray]):
+    """All arrays of a probe by their names: those of ``maps`` (probe.npz) and those of ``behavior`` (behavior.npz)."""
+
+    def __init__(self, maps: ProbeMaps, behavior: BehaviorScores) -> None:
+        self.maps, self.behavior = maps, behavior
+        self._arrays = maps.arrays() | behavior.arrays()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def describe(self, maps: dict[str, Any], behavior: dict[str, Any]) -> ProbeResult:
+        """The same result with more in its two descriptions."""
+        return ProbeResult(
+            replace(self.maps, description=self.maps.description | maps),
+            replace(self.behavior, description=self.behavior.description | behavior),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write probe.npz, probe.json, behavior.npz and behavior.json below ``folder``."""
+        self.maps.save(Path(folder) / "probe.npz")
+        self.behavior.save(Path(folder) / "behavior.npz")
+
+
+def as_examples(samples: Any, tokenizer: Any) -> list[Example]:
+    """Samples with their evidence as they are; texts and token ids as contexts without evidence, all equally long."""
+    if not (isinstance(samples, Sequence) and samples and isinstance(samples[0], Example)):
+        samples = [Example(row, [], [], []) for row in sample_ids(samples, tokenizer).tolist()]
+    lengths = sorted({len(example.prompt()) for example in samples})
+    if len(lengths) > 1:
+        raise ProbeError(f"samples: prompts of {lengths[0]} to {lengths[-1]} tokens; all samples must be equally long")
+    return list(samples)
+
+
+def run_settings(
+    model: torch.nn.Module, examples: list[Example], num_queries: int, behavior: BehaviorSettings
+) -> dict[str, Any]:
+    """All that decides the result of :func:`probe_model`, as plain data."""
+    return {
+        "model": weights_fingerprint(model),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "samples": prompts_fingerprint([e.context, e.gold, e.question, e.null_question] for e in examples),
+        "num_samples": len(examples),
+        "length": len(examples[0].prompt()),
+        "num_queries": num_queries,
+        "windows": list(behavior.windows),
+        "sinks": list(behavior.sinks),
+        "calibrate": behavior.calibrate,
+        "code": code_hash("hwh_core/probes/analysis.py"),
+    }
+
+
+def probe_model(
+    model: torch.nn.Module,
+    tokenizer: Any,
+    samples: Any,
+    num_queries: int = NUM_QUERIES,
+    behavior: BehaviorSettings | None = None,
+    backend: str = "auto",
+    resume: str | Path | None = None,
+    progress: bool = True,
+) -> ProbeResult:
+    """RFIS, RPD, QRscore and LDscore of all heads over the last ``num_queries`` positions of every sample.
+
+    ``samples`` are :class:`~hwh_core.probes.contexts.Example` with gold evidence, or texts for ``tokenizer`` or token
+    ids [n, T] without any: their QRscore is NaN. All are equally long. Returns named arrays: ``rfis`` and ``rpd``
+    [sample, layer, head, frequency], ``inv_freq`` [frequency] in radians a token as the loaded model holds it, ``null``,
+    ``sample_weight``, ``layer_index``, ``qr`` and ``qr_calibrated`` [sample, layer, head], ``ld`` [sample, layer, head,
+    window, sink], ``windows``, ``sinks``. With a folder ``resume`` every finished sample is kept there, and the same
+    call given again goes on after them. One layer's q and k are held at a time.
+
+    Raises :class:`~hwh_core.probes.errors.ProbeError` and the errors of :mod:`hwh_core.probes.capture`.
+    """
+    behavior = behavior or BehaviorSettings()
+    examples = as_examples(samples, tokenizer)
+    for example in examples:
+        check_vocabulary(model, torch.tensor([*example.prompt(), *example.null_question]))
+    settings = run_settings(model, examples, num_queries, behavior)
+    finished = None if resume is None else FinishedSamples(Path(resume), settings)
+    if finished is not None and (count := finished.count(len(examples))):
+        print(f"{resume}: going on after {count} finished samples of {len(examples)}", file=sys.stderr, flush=True)
+    collectors = collectors_for(model, len(examples), backend)
+    numbered = list(enumerate(examples))
+    parts = []
+    for index, example in show_progress(numbered, "probe", unit="sample") if progress else numbered:
+        part = None if finished is None else finished.load(index)
+        if part is None:
+            part = _probe_one(model, example, num_queries, behavior, next(collectors))
+            if finished is not None:
+                finished.save(index, *part)
+        parts.append(part)
+    result = ProbeResult(join_maps([maps for maps, _ in parts]), join_scores([scores for _, scores in parts]))
+    return result.describe(
+        {"settings": settings, "training_length": training_length(model)},
+        {
+            "length": settings["length"],
+            "default_window": behavior.default_window,
+            "default_sinks": behavior.default_sinks,
+        },
+    )
+
+
+def _probe_one(
+    model: torch.nn.Module, example: Example, num_queries: int, behavior: BehaviorSettings, maps: MapCollector
+) -> tuple[ProbeMaps, BehaviorScores]:
+    """One forward pass for maps and raw scores, and one for the calibration where there is evidence."""
+    started = time.monotonic()
+    scores = BehaviorCollector(example, behavior.windows, behavior.sinks)
+
+    def both(layer: LayerCapture) -> None:
+        maps.add(layer)
+        scores.add(layer)
+
+    prompt = example.prompt()
+    stream_layers(model, torch.tensor([prompt]), num_queries, both, maps.nope)
+    measured = maps.maps(model, len(prompt), num_queries, time.monotonic() - started)
+    return measured, scores.scores(model, num_queries, behavior.calibrate, maps.nope)

@@ -1,0 +1,229 @@
+"""`hwh probe`: one command from a model to head classes, which goes on where it was killed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from probe_helpers import controlled_model, parsed
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import hwh_core
+from hwh_core.commands import probe
+from hwh_core.probes import analysis, behavior
+from hwh_core.probes.behavior import behavior_scores
+from hwh_core.probes.capture import stream_layers
+from hwh_core.probes.errors import ProbeError
+from hwh_core.probes.measure import measure_maps
+from hwh_core.probes.pretrained import load_model, load_tokenizer
+from hwh_core.probes.samples import Source, take_samples
+from hwh_core.scripting import UserError
+
+SMALL = ("--num-samples", 3, "--length", 160, "--queries", 8, "--windows", 8, 16, "--window", 8, "--sinks", 1, 4)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"context": f"The river {n} is long under bridge {n}.", "question": f"Which river {n}?"} for n in range(9)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def run(*arguments) -> int:
+    return probe.run(parsed(probe, "probe", *arguments))
+
+
+def arrays(folder):
+    found = {}
+    for name in ("probe.npz", "behavior.npz"):
+        with np.load(folder / name) as file:
+            found |= {key: file[key] for key in file.files}
+    return found
+
+
+def test_one_command_writes_maps_scores_and_classes(random_llama, questions, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
+    printed = capsys.readouterr().out
+    assert "layer   1: RPD is highest at frequency" in printed
+    assert "heads {'retrieval':" in printed
+    names = {"probe.npz", "behavior.npz", "heads.csv", "bands.json"}
+    assert {p.name for p in out.iterdir()} == names | {f"{n}.manifest.json" for n in names} | {
+        "probe.json", "behavior.json", "heads.parquet",
+    }  # fmt: skip
+    # The same as each part on its own.
+    model, tokenizer = load_model(random_llama), load_tokenizer(random_llama)
+    examples, _ = take_samples(Source("squad", (questions,)), tokenizer, 160, 3, 0)
+    maps = measure_maps(model, None, [example.prompt() for example in examples], 8, progress=False)
+    scores = behavior_scores(model, examples, 8, [8, 16], [1, 4], progress=False)
+    found = arrays(out)
+    for name, value in (maps.arrays() | scores.arrays()).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-7, err_msg=name)
+    heads = pd.read_csv(out / "heads.csv")
+    assert len(heads) == 2 * 6
+    np.testing.assert_allclose(heads["qr"], scores.qr.mean(axis=0).ravel(), rtol=1e-4)
+    about = json.loads((out / "probe.json").read_text())
+    assert (about["samples"], about["num_samples"], about["training_length"]) == ("squad", 3, 4096)
+    assert json.loads((out / "behavior.json").read_text())["default_window"] == 8
+    assert run(random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
+    assert "holds this probe already" in capsys.readouterr().out
+
+
+def test_a_killed_probe_goes_on_after_its_finished_samples(random_llama, questions, tmp_path, monkeypatch, capsys):
+    one = analysis._probe_one
+    calls = []
+
+    def killed_at_the_third(*arguments):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return one(*arguments)
+
+    command = (random_llama, "--samples", f"squad:{questions}", *SMALL, "--out")
+    run(*command, tmp_path / "whole")
+    monkeypatch.setattr(analysis, "_probe_one", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        run(*command, tmp_path / "out")
+    assert not (tmp_path / "out" / "probe.npz").exists()
+    # A changed setting is refused before anything is measured.
+    monkeypatch.setattr(analysis, "_probe_one", None)
+    with pytest.raises(UserError, match=r"length was 160, is 128.*--restart"):
+        run(*command, tmp_path / "out", "--length", 128)
+    left = []
+    monkeypatch.setattr(analysis, "_probe_one", lambda *arguments: left.append(1) or one(*arguments))
+    capsys.readouterr()
+    assert run(*command, tmp_path / "out") == 0
+    assert len(left) == 1
+    assert "going on after 2 finished samples of 3" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "samples").exists()
+    whole, out = arrays(tmp_path / "whole"), arrays(tmp_path / "out")
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], out[name], err_msg=name)
+
+
+def test_another_model_or_setting_is_refused_or_begins_anew(random_llama, questions, tmp_path):
+    out = tmp_path / "out"
+    command = (random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL)
+    run(*command)
+    model, tokenizer = load_model(random_llama), load_tokenizer(random_llama)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[0, 0] += 0.01
+    model.save_pretrained(tmp_path / "changed")
+    tokenizer.save_pretrained(tmp_path / "changed")
+    changed = (tmp_path / "changed", *command[1:])
+    with pytest.raises(UserError, match=r"out: holds a probe with other settings or another model \(model was"):
+        run(*changed)
+    with pytest.raises(UserError, match=r"num_queries was 8, is 4"):
+        run(*command, "--queries", 4)
+    before = arrays(out)["rpd"]
+    assert run(*changed, "--restart") == 0
+    assert not np.array_equal(before, arrays(out)["rpd"])
+
+
+def test_text_without_evidence_has_no_qr_score(random_llama, corpus, tmp_path):
+    text, out = tmp_path / "mine.txt", tmp_path / "out"
+    text.write_text("\n".join(corpus.texts), encoding="utf-8")
+    assert run(random_llama, "--samples", f"text:{text}", "--out", out, *SMALL) == 0
+    found = arrays(out)
+    assert np.isnan(found["qr"]).all()
+    assert np.isfinite(found["ld"]).all()
+    assert json.loads((out / "behavior.json").read_text())["undefined"]["qr_scores"] == 3 * 2 * 6
+    assert json.loads((out / "bands.json").read_text())["validation"] is None
+    assert pd.read_csv(out / "heads.csv")["qr"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--queries", 65, "--length", 64), "--queries: 65 is more than --length 64"),
+        (("--num-samples", 1), "--num-samples: 1 is not at least 2"),
+        (("--length", 0), "--length: 0 is not a positive number"),
+        (("--length", 9000), "more than the 4096 positions"),
+        (("--window", 99), "default window: 99 is not among"),
+        (("--backend", "triton", "--length", 300), "backend: triton needs float32 on a CUDA device"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(random_llama, tmp_path, options, named):
+    with pytest.raises(UserError, match=named):
+        run(random_llama, "--samples", "ruler", "--out", tmp_path / "out", *SMALL, *options)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("none/there", "named with the 40 hexadecimal digits of its commit: owner/name@<commit>"),
+        ("owner/name@main", "named with the 40 hexadecimal digits"),
+        ("rows.jsonl", r"rows\.jsonl: is no \.gguf file"),
+    ],
+)
+def test_models_that_are_not_there_are_named(questions, tmp_path, monkeypatch, model, named):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=named):
+        run(model, "--samples", "ruler", "--out", tmp_path / "out")
+
+
+def test_half_precision_keeps_the_models_type(random_llama, questions, tmp_path):
+    out = tmp_path / "out"
+    assert run(random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL, "--dtype", "bfloat16") == 0
+    about = json.loads((out / "probe.json").read_text())
+    assert about["settings"]["dtype"] == "bfloat16"
+    assert 1e-6 < about["max_logit_error"] < 3e-2
+    whole = load_model(random_llama)
+    assert next(whole.parameters()).dtype == torch.float32
+
+
+def test_the_function_is_the_command(random_llama, questions, tmp_path):
+    model, tokenizer = load_model(random_llama), load_tokenizer(random_llama)
+    examples, _ = take_samples(Source("squad", (questions,)), tokenizer, 160, 3, 0)
+    settings = analysis.BehaviorSettings((8, 16), (1, 4), 8, 4)
+    result = hwh_core.probe_model(model, tokenizer, examples, 8, settings, progress=False)
+    assert set(result) == {
+        "rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index", "qr", "qr_calibrated", "ld", "windows", "sinks",
+    }  # fmt: skip
+    assert result["rpd"].shape == (3, 2, 6, 4)
+    run(random_llama, "--samples", f"squad:{questions}", "--out", tmp_path / "out", *SMALL)
+    for name, value in arrays(tmp_path / "out").items():
+        np.testing.assert_array_equal(result[name], value, err_msg=name)
+    texts = hwh_core.probe_model(model, tokenizer, ["the river of winter"] * 2, 2, settings, progress=False)
+    assert np.isnan(texts["qr"]).all()
+    with pytest.raises(ProbeError, match="all samples must be equally long"):
+        hwh_core.probe_model(model, tokenizer, [examples[0], analysis.Example([5, 6], [], [], [])], 2, progress=False)
+
+
+def test_a_folder_of_finished_samples_holds_nothing_else(random_llama, tmp_path):
+    (tmp_path / "mine.txt").write_text("x")
+    model = load_model(random_llama)
+    with pytest.raises(ProbeError, match="holds other files"):
+        hwh_core.probe_model(model, None, np.ones((2, 20), int), 4, resume=tmp_path, progress=False)
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import hwh_core, sys; assert 'torch' not in sys.modules; assert callable(hwh_core.probe_model)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_one_layers_q_and_k_are_held_at_a_time(monkeypatch):
+    """When a layer is measured, q and k of the layers before it are gone, also in the calibration's pass."""
+    model = controlled_model(num_layers=5)
+    ids = np.arange(60)[None].repeat(2, 0) + 5
+    examples = [analysis.Example(row[:50].tolist(), [(10, 14)], row[50:].tolist(), [7, 8, 9]) for row in ids]
+    seen, held = [], []
+
+    def watched(model, ids, num_queries, consume, nope):
+        def one(layer):
+            held.append(sum(not storage.expired() for storage in seen))
+            seen.extend(StorageWeakRef(tensor.untyped_storage()) for tensor in (layer.q, layer.k))
+            consume(layer)
+
+        stream_layers(model, ids, num_queries, one, nope)
+
+    monkeypatch.setattr(analysis, "stream_layers", watched)
+    monkeypatch.setattr(behavior, "stream_layers", watched)
+    hwh_core.probe_model(model, None, examples, 8, progress=False)
+    assert held == [0] * (2 * 2 * 5), "2 samples, 2 passes, 5 layers"
