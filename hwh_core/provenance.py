@@ -19,7 +19,6 @@ PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
 # Checks settings, writes files and manifests, shows progress, chooses a device: no value of a result comes from here
 # (defaults of the schema are resolved in the settings that a job is given), so an edit there reruns nothing.
 PLUMBING = (
-    "hwh_core/__init__.py",
     "hwh_core/config/",
     "hwh_core/files.py",
     "hwh_core/scripting.py",

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..config.pretrained import LD_NUM_SINKS, LD_SINKS, LD_WINDOW, LD_WINDOWS
 from ..devices import take_devices
 from ..scripting import UserError
 
@@ -39,16 +40,16 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--num-samples", type=int, default=100, help="default: 100, as in the paper")
     parser.add_argument("--length", type=int, help=f"tokens of a sample (default: {LENGTH}, or what the model takes)")
     parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
-    parser.add_argument("--windows", type=int, nargs="+", default=[64, 128, 256, 512], help="of LDscore")
-    parser.add_argument("--sinks", type=int, nargs="+", default=[1, 4, 16], help="first tokens that LDscore leaves out")
-    parser.add_argument("--window", type=int, default=128, help="that heads.csv shows (default: 128)")
-    parser.add_argument("--num-sinks", type=int, default=4, help="that heads.csv shows (default: 4)")
+    parser.add_argument("--windows", type=int, nargs="+", default=LD_WINDOWS, help="of LDscore")
+    parser.add_argument("--sinks", type=int, nargs="+", default=LD_SINKS, help="first tokens that LDscore leaves out")
+    parser.add_argument("--window", type=int, default=LD_WINDOW, help=f"in heads.csv (default: {LD_WINDOW})")
+    parser.add_argument("--num-sinks", type=int, default=LD_NUM_SINKS, help=f"in heads.csv (default: {LD_NUM_SINKS})")
     parser.add_argument("--no-calibration", action="store_true", help="leave out calibrated QRscore: half the time")
     parser.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
-        help="of weights, q and k; logits are rebuilt in float32 (default: float32 on a CPU, the checkpoint's on a GPU)",
+        help="of weights, q and k; logits are rebuilt in float32 (default: float32 on CPU, the checkpoint's on GPU)",
     )
     parser.add_argument("--seed", type=int, default=0, help="which samples are drawn (default: 0)")
     parser.add_argument(

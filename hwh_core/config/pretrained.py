@@ -9,6 +9,10 @@ from typing_extensions import TypedDict
 
 from .base import Name, PositiveInt, Sha256, Strict
 
+LD_WINDOWS, LD_SINKS = (64, 128, 256, 512), (1, 4, 16)
+LD_WINDOW, LD_NUM_SINKS = 128, 4
+"""Sizes of LDscore outside of presets, which state their own: all that are measured, and those that tables show."""
+
 
 class GgufWheelModel(Strict):
     """A GGUF file inside a wheel, dequantised once into a Hugging Face folder."""

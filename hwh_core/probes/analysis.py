@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..config.pretrained import LD_NUM_SINKS, LD_SINKS, LD_WINDOW, LD_WINDOWS
 from ..progress import progress as show_progress
 from ..provenance import code_hash
 from .behavior import BehaviorCollector, BehaviorScores, join_scores
@@ -23,19 +24,17 @@ from .measure import MapCollector, check_vocabulary, collectors_for, sample_ids
 from .pretrained import training_length
 from .resume import FinishedSamples, prompts_fingerprint, weights_fingerprint
 
-WINDOWS, SINKS = (64, 128, 256, 512), (1, 4, 16)
-DEFAULT_WINDOW, DEFAULT_SINKS = 128, 4
 NUM_QUERIES = 128
 
 
 @dataclass(frozen=True)
 class BehaviorSettings:
-    """How QRscore and LDscore are taken; the sizes are those of the presets."""
+    """How QRscore and LDscore are taken."""
 
-    windows: tuple[int, ...] = WINDOWS
-    sinks: tuple[int, ...] = SINKS
-    default_window: int = DEFAULT_WINDOW
-    default_sinks: int = DEFAULT_SINKS
+    windows: tuple[int, ...] = LD_WINDOWS
+    sinks: tuple[int, ...] = LD_SINKS
+    default_window: int = LD_WINDOW
+    default_sinks: int = LD_NUM_SINKS
     calibrate: bool = True
 
     def __post_init__(self) -> None:
@@ -118,10 +117,12 @@ def probe_model(
 
     ``samples`` are :class:`~hwh_core.probes.contexts.Example` with gold evidence, or texts for ``tokenizer`` or token
     ids [n, T] without any: their QRscore is NaN. All are equally long. Returns named arrays: ``rfis`` and ``rpd``
-    [sample, layer, head, frequency], ``inv_freq`` [frequency] in radians a token as the loaded model holds it, ``null``,
-    ``sample_weight``, ``layer_index``, ``qr`` and ``qr_calibrated`` [sample, layer, head], ``ld`` [sample, layer, head,
-    window, sink], ``windows``, ``sinks``. With a folder ``resume`` every finished sample is kept there, and the same
-    call given again goes on after them. One layer's q and k are held at a time.
+    [sample, layer, head, frequency], ``inv_freq`` [frequency] in radians a token as the loaded model holds it,
+    ``null``, ``sample_weight``, ``layer_index``, ``qr`` and ``qr_calibrated`` [sample, layer, head], ``ld``
+    [sample, layer, head, window, sink], ``windows``, ``sinks``.
+
+    With a folder ``resume`` every finished sample is kept there, and the same call given again goes on after them. One
+    layer's q and k are held at a time.
 
     Raises :class:`~hwh_core.probes.errors.ProbeError` and the errors of :mod:`hwh_core.probes.capture`.
     """

@@ -50,7 +50,8 @@ class BehaviorScores:
     def load(cls, npz: str | Path) -> BehaviorScores:
         """Read what :meth:`save` wrote."""
         with np.load(npz, allow_pickle=False) as file:
-            return cls(**{name: file[name] for name in file.files}, description=read_json(Path(npz).with_suffix(".json")))
+            arrays = {name: file[name] for name in file.files}
+        return cls(**arrays, description=read_json(Path(npz).with_suffix(".json")))
 
 
 def qr_score(p: Tensor, gold: Tensor) -> Tensor:
@@ -172,7 +173,8 @@ class BehaviorCollector:
     def _by_layer(self, groups: list[np.ndarray]) -> np.ndarray:
         """Values [H, ...] of every head group as [1, L, H, ...], NaN for heads that a layer does not have."""
         index = sorted(set(self.layers))
-        rows = [np.concatenate([g for at, g in zip(self.layers, groups, strict=True) if at == layer]) for layer in index]
+        placed = list(zip(self.layers, groups, strict=True))
+        rows = [np.concatenate([values for at, values in placed if at == layer]) for layer in index]
         values = np.full((1, len(rows), max(map(len, rows)), *rows[0].shape[1:]), np.nan)
         for place, row in enumerate(rows):
             values[0, place, : len(row)] = row

@@ -162,7 +162,7 @@ def packed_examples(
 def document_examples(
     rows: Iterable[tuple[list[tuple[str, bool]], str]], tokenizer: Any, length: int, count: int
 ) -> tuple[list[Example], dict[str, int]]:
-    """One example a row (documents, question), the gold documents marked True; drops and counts as with ``fill`` above."""
+    """One example a row (documents, question), gold documents marked True; left out and counted as with ``fill``."""
     prefix, examples, counts = start_token(tokenizer), [], {"dropped": 0, "short": 0}
     null = _question(tokenizer, NULL_QUESTION, "")
     for documents, text in rows:

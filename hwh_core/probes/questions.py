@@ -95,6 +95,6 @@ def read_chat_histories(path: Path, seed: int) -> Iterator[tuple[list[tuple[str,
             yield [(text, name in row["answer_session_ids"]) for text, name in sessions], row["question"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProbeError(
-            f"{path}: is not in the layout of LongMemEval ({type(error).__name__}: {error}); expected a list of objects "
+            f"{path}: is not in the layout of LongMemEval ({type(error).__name__}: {error}); expected objects "
             "with question_id, question, haystack_dates, haystack_session_ids, haystack_sessions, answer_session_ids"
         ) from None

@@ -114,8 +114,8 @@ def _fetched(pinned: HubFile) -> Path:
     path = fetch_file(pinned, pinned.file)
     if pinned.sha256 is not None and (found := sha256_of(path)) != pinned.sha256:
         raise ProbeError(
-            f"{pinned.repository}: {pinned.file} has sha256 {found}, expected {pinned.sha256}; remove it from the hub's "
-            "cache to fetch it again"
+            f"{pinned.repository}: {pinned.file} has sha256 {found}, expected {pinned.sha256}; remove it from the "
+            "hub's cache to fetch it again"
         )
     return path
 
@@ -125,7 +125,7 @@ def noise_haystack(length: int) -> str:
     spec = find_spec("lm_eval")
     path = Path(spec.origin or "").parent / "tasks" / "ruler" / "prepare_niah.py" if spec else Path()
     if not path.is_file():
-        raise ProbeError("--samples: ruler without files needs lm-eval 0.4.13 (requirements/), or name prose: ruler:FILE")
+        raise ProbeError("--samples: ruler needs lm-eval 0.4.13 (requirements/); or name prose: ruler:FILE")
     lines = [
         node.value.value
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))

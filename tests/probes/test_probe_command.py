@@ -184,7 +184,8 @@ def test_the_function_is_the_command(random_llama, questions, tmp_path):
     settings = analysis.BehaviorSettings((8, 16), (1, 4), 8, 4)
     result = hwh_core.probe_model(model, tokenizer, examples, 8, settings, progress=False)
     assert set(result) == {
-        "rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index", "qr", "qr_calibrated", "ld", "windows", "sinks",
+        "rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index", "qr", "qr_calibrated", "ld", "windows",
+        "sinks",
     }  # fmt: skip
     assert result["rpd"].shape == (3, 2, 6, 4)
     run(random_llama, "--samples", f"squad:{questions}", "--out", tmp_path / "out", *SMALL)

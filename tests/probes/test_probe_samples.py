@@ -113,8 +113,9 @@ def history(number: int) -> dict:
     ]
     names = [f"session_{place}" for place in range(8)]
     return {
-        "question_id": f"q{number}", "question_type": "single-session-user", "question": f"What is boat {number} called?",
-        "answer": "the river letter", "haystack_dates": [f"2023/05/0{place + 1}" for place in range(8)],
+        "question_id": f"q{number}", "question_type": "single-session-user",
+        "question": f"What is boat {number} called?", "answer": "the river letter",
+        "haystack_dates": [f"2023/05/0{place + 1}" for place in range(8)],
         "haystack_session_ids": names, "haystack_sessions": sessions,
         "answer_session_ids": [names[number % 8]] + ([names[7]] if number == 1 else []),
     }  # fmt: skip
