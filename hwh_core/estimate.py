@@ -17,7 +17,7 @@ from .config import PresetConfig
 from .memory_estimate import peak_bytes
 from .memory_plan import Planned, planned_trainings, vocabularies
 from .reporting import requirements
-from .reporting.selection import OWN_FIGURES
+from .reporting.selection import OWN_FIGURES, OWN_TABLES
 from .scripting import UserError
 from .throughput import CPU_CORES, Measurement, expected_speed, flops_per_token
 
@@ -204,6 +204,8 @@ def target_folders(preset: PresetConfig, targets: Iterable[str]) -> set[str]:
             paths += read(preset, int(match[2]))
         elif target.removeprefix("fig_") in OWN_FIGURES:
             paths += requirements.figure_inputs(preset, target.removeprefix("fig_"))
+        elif target.removeprefix("table_") in OWN_TABLES:
+            paths += requirements.table_inputs(preset, target.removeprefix("table_"))
         elif target == "claims":
             paths += requirements.claims_inputs(preset)
         else:

@@ -16,6 +16,9 @@ from scipy import stats
 
 from .scripting import UserError
 
+TOP_SHARE = 0.05
+"""Share of all heads that count as the top ones of a score (claims W1 to W4)."""
+
 
 class StatisticsError(UserError):
     """Numbers from which the asked statistic cannot be computed; the message names what is missing."""
@@ -208,6 +211,15 @@ def auroc(scores: Any, labels: Any) -> np.ndarray:
     wins = np.where(labels, ranks, 0.0).sum(axis=-1) - positive * (positive + 1) / 2.0
     pairs = positive * negative
     return np.where(pairs > 0, wins / np.maximum(pairs, 1), np.nan)
+
+
+def top_heads(scores: np.ndarray, share: float = TOP_SHARE) -> np.ndarray:
+    """True for the ceil(share * N) highest of scores [..., N]; ties go to the earlier head."""
+    count = max(1, math.ceil(share * scores.shape[-1] - 1e-9))
+    order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
+    result = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(result, order, True, axis=-1)
+    return result
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from hwh_core.scripting import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("figure", help="number of a figure of the paper, 2 to 15, or band_curve, head_influence")
+    parser.add_argument("figure", help="number of a figure of the paper, 2 to 15, or a name of ours such as qk_norm")
     parser.add_argument("--root", type=Path, required=True, help="folder of the preset's results, results/<preset>")
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")
@@ -19,11 +19,11 @@ def main() -> None:
     options = parser.parse_args()
 
     from hwh_core.reporting.results import Results, preset_of
-    from hwh_core.reporting.selection import figure_of
+    from hwh_core.reporting.selection import id_of
     from hwh_core.reporting.style import draw_and_write
 
     results = Results(options.root, preset_of(options.config, options.settings))
-    for path in draw_and_write(figure_of(options.figure), results, options.output):
+    for path in draw_and_write(id_of(options.figure), results, options.output):
         print(path)
 
 

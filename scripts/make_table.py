@@ -1,4 +1,4 @@
-"""Make one table of the paper from result files: CSV, Markdown, TeX, and a manifest."""
+"""Make one table from result files: CSV, Markdown, TeX, and a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hwh_core.scripting import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("number", type=int, help="number of the table, 1 to 8")
+    parser.add_argument("table", help="number of a table of the paper, 1 to 8, or heads")
     parser.add_argument("--root", type=Path, required=True, help="folder of the preset's results, results/<preset>")
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")
@@ -19,10 +19,11 @@ def main() -> None:
     options = parser.parse_args()
 
     from hwh_core.reporting.results import Results, preset_of
+    from hwh_core.reporting.selection import id_of
     from hwh_core.reporting.tables import make_and_write
 
     results = Results(options.root, preset_of(options.config, options.settings))
-    for path in make_and_write(options.number, results, options.output):
+    for path in make_and_write(id_of(options.table), results, options.output):
         print(path)
 
 

@@ -26,8 +26,8 @@ def trainings(scale: str) -> dict:
 def test_every_model_of_the_paper_is_there():
     assert set(trainings("380M")) == {*MAIN_ARCHITECTURES, *COMPONENT_ARCHITECTURES, *ALLOCATION_ARCHITECTURES}
     assert set(trainings("1.4B")) == set(MAIN_ARCHITECTURES)
-    assert PRESET.targets.tables == list(range(1, 9)), "Table 4 is generated like the others"
-    assert PRESET.targets.figures == list(range(2, 16))
+    assert PRESET.targets.tables == [*range(1, 9), "heads"], "Table 4 is generated like the others"
+    assert PRESET.targets.figures == [*range(2, 16), "qk_norm"]
     for scale in SCALES.values():
         assert len({model.seed for model in scale.models}) == 1, "the same batches in the same order"
 

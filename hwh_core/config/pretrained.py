@@ -107,9 +107,40 @@ class BehaviorConfig(Strict):
         return self
 
 
+class PretrainedFigure(Strict):
+    """Which models one figure of pretrained models draws, one below the other."""
+
+    figure: Literal[2, 7, 8, 9, 10, 13, 14, "qk_norm"]
+    models: list[Name] = Field(min_length=1, description="names under pretrained.models")
+    layers: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, min_length=1, description="figures 10 and 14: layers drawn of these models"
+    )
+
+    @model_validator(mode="after")
+    def _only_heads_of_chosen_layers_have_layers(self) -> PretrainedFigure:
+        if self.layers is not None and self.figure not in (10, 14):
+            raise ValueError(f"layers: figure {self.figure} draws all layers; only figures 10 and 14 draw chosen ones")
+        return self
+
+
 class PretrainedConfig(Strict):
     """Sections 3.1 to 3.3: behaviour scores and interventions on pretrained models."""
 
     models: list[PretrainedModel]
+    figures: list[PretrainedFigure] = Field(
+        default_factory=list, description="figures of other models than the default ones"
+    )
     probe: PretrainedProbe
     behavior: BehaviorConfig
+
+    @model_validator(mode="after")
+    def _figures_are_of_known_models(self) -> PretrainedConfig:
+        known = [model.name for model in self.models]
+        # A figure may have several entries: one holds the models that share their layers.
+        named = [(entry.figure, name) for entry in self.figures for name in entry.models]
+        for figure, name in named:
+            if name not in known:
+                raise ValueError(f"figures: figure {figure} names {name!r}, which is not among the models {known}")
+            if named.count((figure, name)) > 1:
+                raise ValueError(f"figures: figure {figure} names {name!r} twice")
+        return self

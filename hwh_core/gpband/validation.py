@@ -7,13 +7,13 @@ so no interval over heads is needed for a statement about this model; for AUROC 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hwh_core.statistics import (
+    TOP_SHARE,
     StatisticsError,
     auroc,
     auroc_interval,
@@ -22,23 +22,14 @@ from hwh_core.statistics import (
     resample_weights,
     spearman,
     spearman_interval,
+    top_heads,
 )
 
 from .errors import BandError
 from .heads import CLASSES, HeadClasses
 from .record import interval, number
 
-TOP_SHARE = 0.05
 LOW_QUANTILES = (0.5, 1 / 3)
-
-
-def top_heads(scores: np.ndarray, share: float = TOP_SHARE) -> np.ndarray:
-    """True for the ceil(share * N) highest of scores [..., N]; ties go to the earlier head."""
-    count = max(1, math.ceil(share * scores.shape[-1] - 1e-9))
-    order = np.argsort(-scores, axis=-1, kind="stable")[..., :count]
-    result = np.zeros(scores.shape, dtype=bool)
-    np.put_along_axis(result, order, True, axis=-1)
-    return result
 
 
 def mean_over_samples(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -11,21 +11,20 @@ from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 
 from ..config import PretrainedModel
-from ..statistics import StatisticsError, auroc_interval, percentile_interval, resample_weights, spearman
+from ..statistics import StatisticsError, auroc_interval, percentile_interval, top_heads
 from . import selection
+from .agreement import RESAMPLES, profile_agreement
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .intervals import Interval, verdict
 from .results import Results
 
-RESAMPLES = 1000
-TOP_SHARE = 0.05
 SMOL = "SmolLM2-135M"
 
 
-def _interval(estimate: float | None, ci: list | None) -> Interval | None:
+def interval_of(estimate: float | None, ci: list | None) -> Interval | None:
+    """An estimate of bands.json with its interval; None where it is undefined."""
     if estimate is None:
         return None
     known = ci is not None and None not in ci
@@ -61,7 +60,7 @@ def on_model(
 
 def _statistic(results: Results, model: PretrainedModel, name: str) -> Interval | None:
     entry = results.bands(model)["validation"][name]
-    return _interval(entry["estimate"], entry["ci"])
+    return interval_of(entry["estimate"], entry["ci"])
 
 
 def sparse(results: Results, model: PretrainedModel) -> list[Part]:
@@ -97,18 +96,12 @@ def several_bands(results: Results, model: PretrainedModel) -> list[Part]:
     """W5: at least two clusters of layer peaks more than 3 groups apart."""
     bands = results.bands(model)
     count = len(bands["clusters"])
-    clusters = _interval(float(count), bands["num_clusters_ci"])
+    clusters = interval_of(float(count), bands["num_clusters_ci"])
     parts = [_part("clusters >= 2", clusters, low=2.0)]
     gap = bands["largest_gap"]
-    return [*parts, _part("largest distance of neighbours > 3 groups", _interval(gap, bands["largest_gap_ci"]), low=3.0,
-                          note="" if gap is not None else "fewer than two clusters")]  # fmt: skip
-
-
-def _top_qr(heads: pd.DataFrame) -> np.ndarray:
-    count = max(1, math.ceil(TOP_SHARE * len(heads) - 1e-9))
-    top = np.zeros(len(heads), dtype=bool)
-    top[np.argsort(-heads["qr"].to_numpy(), kind="stable")[:count]] = True
-    return top
+    distance = interval_of(gap, bands["largest_gap_ci"])
+    note = "" if gap is not None else "fewer than two clusters"
+    return [*parts, _part("largest distance of neighbours > 3 groups", distance, low=3.0, note=note)]
 
 
 def two_layers(layers: tuple[int, ...]) -> Callable[[Results, PretrainedModel], list[Part]]:
@@ -118,10 +111,9 @@ def two_layers(layers: tuple[int, ...]) -> Callable[[Results, PretrainedModel], 
         heads = results.heads(model)
         inside = heads["layer"].isin(layers).to_numpy() & np.isfinite(heads["s_ret"].to_numpy(dtype=float))
         label = f"AUROC in layers {' and '.join(map(str, layers))}"
+        shares, top = heads["s_ret"].to_numpy(dtype=float), top_heads(heads["qr"].to_numpy(dtype=float))
         try:
-            found = auroc_interval(
-                heads["s_ret"].to_numpy(dtype=float)[inside], _top_qr(heads)[inside], resamples=RESAMPLES, seed=0
-            )
+            found = auroc_interval(shares[inside], top[inside], resamples=RESAMPLES, seed=0)
         except StatisticsError as error:
             return [Part(label, None, "inconclusive", str(error))]
         return [_part(label, Interval(found.estimate, found.low, found.high, 0), low=0.8, note="interval over heads")]
@@ -133,10 +125,10 @@ def extended_band(results: Results, model: PretrainedModel) -> list[Part]:
     """W7: lower edge of the positional structure near 120, a weaker band near 96."""
     bands = results.bands(model)
     band = bands["band"]
-    edge = _interval(band["edge"], band["edge_ci"])
+    edge = interval_of(band["edge"], band["edge_ci"])
     peaks = [(row["centre"], row["centre_ci"]) for row in bands["clusters"]]
     nearest = min(peaks, key=lambda row: abs(row[0] - 96), default=None)
-    local = None if nearest is None else _interval(*nearest)
+    local = None if nearest is None else interval_of(*nearest)
     return [
         _part("lower edge 120 ± 4", edge, 116, 124),
         _part("band nearest to 96 (± 3)", local, 93, 99, "" if local else "no cluster of layer peaks"),
@@ -183,19 +175,10 @@ def profiles_agree(results: Results) -> Outcome:
     models = [m for m in (selection.pretrained_model(results.preset, f) for f in families) if m is not None]
     if len(models) < 2:
         return not_testable("fewer than two Qwen3 sizes in this preset")
-    rng = np.random.default_rng(0)
-    profiles = {}
-    for model in models:
-        per_sample = results.behavior(model)["qr"].mean(axis=2)
-        weights = resample_weights(len(per_sample), RESAMPLES, rng)
-        rows = np.concatenate([per_sample.mean(axis=0, keepdims=True), weights @ per_sample])
-        depth, grid = np.linspace(0, 1, rows.shape[1]), np.linspace(0, 1, 24)
-        profiles[model.name] = np.stack([np.interp(grid, depth, row) for row in rows])
     parts = []
-    for first, second in combinations(profiles, 2):
-        values = spearman(profiles[first], profiles[second])
-        interval = Interval(float(values[0]), *percentile_interval(values[1:]), 0)
-        parts.append(_part(f"{first} and {second}", interval, low=0.5))
+    for first, second in combinations(models, 2):
+        interval = profile_agreement(results.behavior(first)["qr"], results.behavior(second)["qr"])
+        parts.append(_part(f"{first.name} and {second.name}", interval, low=0.5))
     samples = min(_num_samples(results, model) for model in models)
     return from_parts(parts, evidence=f"pretrained/{models[0].name}/behavior.npz", n_samples=samples)
 
@@ -204,7 +187,7 @@ def below_band(results: Results, model: PretrainedModel) -> list[Part]:
     """C7 on published weights: the comparison with initialisation is missing."""
     band = results.bands(model)["band"]
     return [
-        _part("below/at band <= 0.1", _interval(band["below_band_ratio"], band["below_band_ratio_ci"]), high=0.1),
+        _part("below/at band <= 0.1", interval_of(band["below_band_ratio"], band["below_band_ratio_ci"]), high=0.1),
         Part("the same over initialisation", None, "not_testable", "weights at initialisation are unknown"),
     ]
 
@@ -213,7 +196,7 @@ def same_place(results: Results, model: PretrainedModel) -> list[Part]:
     """C8 on published weights."""
     band = results.bands(model)["band"]
     chance = band["c8_chance"]
-    part = _part("rate >= 0.8", _interval(band["c8_rate"], band["c8_rate_ci"]), low=0.8)
+    part = _part("rate >= 0.8", interval_of(band["c8_rate"], band["c8_rate_ci"]), low=0.8)
     known = "unknown" if chance is None else f"{chance:.2f}"
     note = f"{band['num_layers_with_peak']} layers with an RPD peak; chance rate {known}"
     beaten = chance is not None and part.interval is not None and chance < part.interval.low

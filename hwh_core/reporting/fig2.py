@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .headfigures import sorted_heads
 from .results import Results
-from .selection import primary_pretrained
+from .selection import pretrained_of_figure
 from .style import Drawing
 
 
 def draw(results: Results) -> Drawing:
-    """Sorted heat maps of all heads of the preset's primary pretrained model with QRscore and LDscore strips."""
-    return sorted_heads(results, primary_pretrained(results.preset), "RFIS and RPD of every head")
+    """Sorted heat maps of all heads of every chosen model with QRscore and LDscore strips."""
+    return sorted_heads(results, pretrained_of_figure(results.preset, 2), "RFIS and RPD of every head")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
+from typing import Any
 
+from ..config import PretrainedModel
 from . import panels
+from .headfigures import stacked
 from .results import Results
-from .selection import primary_pretrained
-from .style import COLOUR_MAPS, METRIC_TITLES, OKABE_ITO, TEXT_WIDTH, Drawing
+from .selection import pretrained_of_figure
+from .style import COLOUR_MAPS, METRIC_TITLES, OKABE_ITO, Drawing
 
 
 def draw(results: Results) -> Drawing:
-    """Maps layer x head of both scores and their mean and maximum over the heads of each layer."""
-    model = primary_pretrained(results.preset)
+    """Maps layer x head of both scores and their mean and maximum over the heads of each layer, of every model."""
+    return stacked(
+        pretrained_of_figure(results.preset, 7),
+        lambda model: min(6.5, 1.6 + 0.09 * results.heads(model)["layer"].nunique()),
+        lambda part, model: _draw(part, results, model),
+    )
+
+
+def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
     heads = results.heads(model)
     layers = sorted(heads["layer"].unique())
-    height = min(6.5, 1.6 + 0.09 * len(layers))
-    figure, axes = plt.subplots(
-        1, 4, figsize=(TEXT_WIDTH, height), layout="constrained", sharey=True, width_ratios=[1, 0.55, 1, 0.55]
-    )
+    axes = figure.subplots(1, 4, sharey=True, width_ratios=[1, 0.55, 1, 0.55])
     for offset, name in ((0, "qr"), (2, "ld")):
         matrix = panels.head_matrix(heads, name)
         title = METRIC_TITLES[name]
@@ -39,4 +45,4 @@ def draw(results: Results) -> Drawing:
     axes[0].set_ylabel("layer")
     figure.suptitle(f"{model.title}: retrieval (QRscore) and local-streaming (LDscore) tendency of every head")
     data = heads[["layer", "head", "qr", "ld"]].sort_values(["layer", "head"]).reset_index(drop=True)
-    return Drawing(figure, data, {"model": model.name})
+    return Drawing(figure, data)

@@ -9,6 +9,7 @@ from scipy import stats
 
 from . import panels
 from .results import Results
+from .selection import pretrained_of_figure
 from .style import METRIC_TITLES, OKABE_ITO, TEXT_WIDTH, Drawing
 
 GRID = 24
@@ -34,7 +35,7 @@ def rank_correlations(profiles: list[np.ndarray]) -> np.ndarray:
 
 def draw(results: Results) -> Drawing:
     """Layer profiles over relative depth (left) and Spearman correlations between models (right) for both scores."""
-    models = results.preset.pretrained.models
+    models = pretrained_of_figure(results.preset, 8)
     heads = [results.heads(model) for model in models]
     figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.2), layout="constrained", width_ratios=[1.5, 1])
     depth = np.linspace(0, 1, GRID)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .headfigures import layer_means
 from .results import Results
-from .selection import primary_pretrained
+from .selection import pretrained_of_figure
 from .style import Drawing
 
 
 def draw(results: Results) -> Drawing:
-    """Layer-mean maps of the preset's primary pretrained model."""
-    return layer_means(results, primary_pretrained(results.preset), "layer means")
+    """Layer-mean maps of every chosen model."""
+    return layer_means(results, pretrained_of_figure(results.preset, 9), "layer means")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,9 +11,10 @@ import pandas as pd
 
 from ..config import PretrainedModel
 from ..gpband.stages import predicted_stages
+from ..statistics import top_heads
 from . import panels
 from .results import Results
-from .selection import ReportError
+from .selection import FigureId, ReportError, layers_of_figure, pretrained_of_figure
 from .style import METRIC_TITLES, TEXT_WIDTH, Drawing
 
 # That fit beside one another below the panels.
@@ -23,6 +25,26 @@ def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]
     """Predicted band indices of a model's candidate training stages, by label (covariance constant)."""
     stages = predicted_stages(model.candidate_bands, inv_freq, f"pretrained.models.{model.name}.candidate_bands")
     return {f"{stage.label}: r*={stage.covariance:.1f}": stage.covariance for stage in stages}
+
+
+def stacked(
+    models: list[PretrainedModel],
+    height: Callable[[PretrainedModel], float],
+    draw: Callable[[Any, PretrainedModel], Drawing],
+) -> Drawing:
+    """One figure of several models: each is drawn by ``draw`` into a part of ``height`` inches, one below the other.
+
+    The data get a column ``model``, the settings of each model stand under its name.
+    """
+    heights = [height(model) for model in models]
+    figure = plt.figure(figsize=(TEXT_WIDTH, sum(heights)), layout="constrained")
+    # A part of its own would cost a single model room for nothing.
+    parts = figure.subfigures(len(models), 1, height_ratios=heights) if len(models) > 1 else [figure]
+    drawings = [draw(part, model) for part, model in zip(parts, models, strict=True)]
+    tables = [drawing.data.assign(model=model.name) for drawing, model in zip(drawings, models, strict=True)]
+    data = pd.concat(tables, ignore_index=True)
+    settings = {model.name: drawing.settings for drawing, model in zip(drawings, models, strict=True)}
+    return Drawing(figure, data[["model", *(column for column in data if column != "model")]], {"models": settings})
 
 
 def band_legend(figure: Any, predicted: dict[str, float]) -> None:
@@ -50,15 +72,18 @@ def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, di
     return heads, {name: maps.mean(name)[rows, columns] for name in ("rfis", "rpd")}, maps.inv_freq
 
 
-def sorted_heads(results: Results, model: PretrainedModel, title: str) -> Drawing:
+def sorted_heads(results: Results, models: list[PretrainedModel], title: str) -> Drawing:
+    """Heat maps of all heads of some models, as :func:`_sorted_heads` draws them."""
+    return stacked(models, lambda _: 4.6, lambda part, model: _sorted_heads(part, results, model, title))
+
+
+def _sorted_heads(figure: Any, results: Results, model: PretrainedModel, title: str) -> Drawing:
     """Every head's RFIS and RPD over frequency, heads sorted by QRscore, with strips of QRscore and LDscore."""
     heads, maps, inv_freq = per_head(results, model)
     order = heads.sort_values(["qr", "layer", "head"], ascending=[False, True, True]).index.to_numpy()
     heads = heads.loc[order].reset_index(drop=True)
     predicted = candidates(model, inv_freq)
-    figure, axes = plt.subplots(
-        1, 4, figsize=(TEXT_WIDTH, 4.6), layout="constrained", width_ratios=[0.05, 0.05, 1, 1], sharey=True
-    )
+    axes = figure.subplots(1, 4, width_ratios=[0.05, 0.05, 1, 1], sharey=True)
     for axis, name in zip(axes[:2], ("qr", "ld"), strict=True):
         panels.strip(axis, heads[name].to_numpy(dtype=float), name)
     tables = []
@@ -73,20 +98,41 @@ def sorted_heads(results: Results, model: PretrainedModel, title: str) -> Drawin
     axes[0].set_ylabel(f"heads by QRscore, highest on top (n = {len(heads)})")
     figure.suptitle(f"{model.title}: {title}")
     band_legend(figure, predicted)
-    return Drawing(figure, pd.concat(tables, ignore_index=True), {"model": model.name, "predicted": predicted})
+    return Drawing(figure, pd.concat(tables, ignore_index=True), {"predicted": predicted})
 
 
-def chosen_layers(results: Results, model: PretrainedModel, layers: list[int], title: str) -> Drawing:
-    """RFIS (solid) and RPD (dashed) of every head of chosen layers, by head class, beside the heat maps."""
+def telling_layers(heads: pd.DataFrame, count: int = 2) -> list[int]:
+    """The layers that hold most of the top 5% QR heads, ascending; among equals those with the higher mean score."""
+    top = heads.assign(top=top_heads(heads["qr"].to_numpy(dtype=float))).groupby("layer")
+    order = pd.DataFrame({"top": top["top"].sum(), "qr": top["qr"].mean()}).sort_values(["top", "qr"], ascending=False)
+    return sorted(int(layer) for layer in order.index[:count])
+
+
+def chosen_layers(results: Results, figure: FigureId, title: str) -> Drawing:
+    """RFIS and RPD of every head of the layers that Figure 10 or 14 draws, as :func:`_chosen_layers` draws them.
+
+    Layers that neither the preset nor the paper names are those of :func:`telling_layers`.
+    """
+    models = pretrained_of_figure(results.preset, figure)
+    layers = {
+        model.name: layers_of_figure(results.preset, figure, model) or telling_layers(results.heads(model))
+        for model in models
+    }
+    return stacked(
+        models,
+        lambda model: 0.8 + 2.4 * len(layers[model.name]),
+        lambda part, model: _chosen_layers(part, results, model, layers[model.name], title),
+    )
+
+
+def _chosen_layers(figure: Any, results: Results, model: PretrainedModel, layers: list[int], title: str) -> Drawing:
+    """RFIS and RPD of every head of chosen layers of one model, heads sorted by their share of RFIS below the band."""
     heads, maps, inv_freq = per_head(results, model)
     present = [layer for layer in layers if layer in set(heads["layer"])]
     if len(present) < len(layers):
         raise ReportError(f"{model.name} has no layer {sorted(set(layers) - set(present))}; the figure shows {layers}")
     predicted = candidates(model, inv_freq)
-    figure, axes = plt.subplots(
-        len(layers), 4, figsize=(TEXT_WIDTH, 0.8 + 2.4 * len(layers)), layout="constrained",
-        width_ratios=[0.05, 0.05, 1, 1], sharey="row", squeeze=False,
-    )  # fmt: skip
+    axes = figure.subplots(len(layers), 4, width_ratios=[0.05, 0.05, 1, 1], sharey="row", squeeze=False)
     tables = []
     for row, layer in enumerate(layers):
         chosen = heads[heads["layer"] == layer].sort_values("s_ret", ascending=False)
@@ -103,20 +149,29 @@ def chosen_layers(results: Results, model: PretrainedModel, layers: list[int], t
             keys = chosen[["layer", "head", "head_class", "s_ret", "qr", "ld"]].reset_index(drop=True)
             tables.append(panels.long_maps(values, inv_freq, keys, name))
         panels.integer_ticks(axes[row, 0], chosen["head"].tolist(), "y", 16)
-        axes[row, 0].set_ylabel("head, by share of RFIS below the band")
-    figure.suptitle(f"{model.title}: {title} ({panels.DISPLAY_NOTE})")
+        axes[row, 0].set_ylabel("head, by share of RFIS below the band", fontsize=7)
+    named = " and ".join(map(str, layers))
+    figure.suptitle(f"{model.title}: {title} {named} ({panels.DISPLAY_NOTE})")
     band_legend(figure, predicted)
-    settings = {"model": model.name, "layers": layers, "predicted": predicted}
+    settings = {"layers": layers, "predicted": predicted}
     return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
 
 
-def layer_means(results: Results, model: PretrainedModel, title: str) -> Drawing:
+def layer_means(results: Results, models: list[PretrainedModel], title: str) -> Drawing:
+    """Layer means of some models, as :func:`_layer_means` draws them."""
+    return stacked(
+        models,
+        lambda model: min(6.5, 1.9 + 0.09 * len(results.pretrained_maps(model).layer_index)),
+        lambda part, model: _layer_means(part, results, model, title),
+    )
+
+
+def _layer_means(figure: Any, results: Results, model: PretrainedModel, title: str) -> Drawing:
     """Mean over heads of RFIS and RPD by layer and frequency, with the bands that were found."""
     maps = results.pretrained_maps(model)
     bands = results.bands(model)
     predicted = candidates(model, maps.inv_freq)
-    height = min(6.5, 1.9 + 0.09 * len(maps.layer_index))
-    figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, height), layout="constrained", sharey=True)
+    axes = figure.subplots(1, 2, sharey=True)
     tables = []
     for axis, name in zip(axes, ("rfis", "rpd"), strict=True):
         values = maps.layer_mean(name)
@@ -134,7 +189,7 @@ def layer_means(results: Results, model: PretrainedModel, title: str) -> Drawing
     axes[0].set_ylabel("layer")
     figure.suptitle(f"{model.title}: {title} ({triangles_note(centres)})")
     band_legend(figure, predicted)
-    settings = {"model": model.name, "predicted": predicted, "bands": centres}
+    settings = {"predicted": predicted, "bands": centres}
     return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
 
 

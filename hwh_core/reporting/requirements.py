@@ -13,6 +13,19 @@ from . import selection
 HEAD_INFLUENCE, HEAD_INFLUENCE_BINS, ROPE_HEADS = "head_influence.csv", "head_influence_bins.csv", "rope_heads.json"
 
 
+# Files of one pretrained model that the figures read.
+PRETRAINED_INPUTS = {
+    2: ("probe.npz", "heads.csv"),
+    7: ("heads.csv",),
+    8: ("heads.csv",),
+    9: ("probe.npz", "bands.json"),
+    10: ("probe.npz", "heads.csv"),
+    13: ("probe.npz", "bands.json"),
+    14: ("probe.npz", "heads.csv"),
+    "qk_norm": ("probe.npz", "heads.csv", "norms.npz"),
+}
+
+
 def factor_text(factor: float) -> str:
     """A probe length as in file names: ``0.5``, ``1``, ``2``."""
     return f"{factor:g}"
@@ -66,40 +79,25 @@ def figure_inputs(preset: PresetConfig, number: selection.FigureId) -> list[str]
     if number == "head_influence":
         scale, probed = selection.probed(preset)
         return hwh_files(scale, probed, HEAD_INFLUENCE, HEAD_INFLUENCE_BINS)
-    if number in (2, 7, 9):
-        models = [selection.primary_pretrained(preset)]
-    elif number == 8:
-        models = list(preset.pretrained.models)
-    elif number == 10:
-        models = [selection.pretrained_model(preset, "Llama3.1-8B-Instruct")]
-    elif number in (13, 14):
-        models = [selection.pretrained_model(preset, "Gemma-7B")]
-    elif number == 3:
+    if number in selection.PRETRAINED_FIGURES:
+        wanted = PRETRAINED_INPUTS[number]
+        models = selection.pretrained_of_figure(preset, number)
+        return [path for model in models for path in pretrained_files(model, *wanted)]
+    if number == 3:
         return _controlled(_members(preset, selection.main_conditions(preset)))
-    elif number == 11:
+    if number == 11:
         return _controlled(_members(preset, list(selection.conditions(preset, True))))
-    elif number == 12:
+    if number == 12:
         return _controlled(selection.without_norm_and_partners(preset))
-    elif number == 4:
+    if number == 4:
         scale = selection.scale_for(preset, "1.4B", selection.MAIN_ARCHITECTURES)
         return hwh_files(scale, selection.models_of(scale, selection.MAIN_ARCHITECTURES), "niah_cells.csv")
-    elif number in (5, 6):
+    if number in (5, 6):
         names = selection.COMPONENT_ARCHITECTURES if number == 5 else selection.ALLOCATION_ARCHITECTURES
         scale = selection.scale_for(preset, "380M", names)
         return hwh_files(scale, selection.models_of(scale, names), "scores.csv", "niah_cells.csv")
-    else:
-        scale = selection.scale_for(preset, "380M")
-        return hwh_files(scale, selection.compared(scale), "niah_cells.csv")
-    wanted = {
-        2: ("probe.npz", "heads.csv"),
-        7: ("heads.csv",),
-        8: ("heads.csv",),
-        9: ("probe.npz", "bands.json"),
-        10: ("probe.npz", "heads.csv"),
-        13: ("probe.npz", "bands.json"),
-        14: ("probe.npz", "heads.csv"),
-    }[number]
-    return [path for model in models for path in pretrained_files(model, *wanted)]
+    scale = selection.scale_for(preset, "380M")
+    return hwh_files(scale, selection.compared(scale), "niah_cells.csv")
 
 
 def additional_cells_file(grid: NiahGrid) -> str:
@@ -107,9 +105,12 @@ def additional_cells_file(grid: NiahGrid) -> str:
     return f"niah_{grid.name}_cells.csv"
 
 
-def table_inputs(preset: PresetConfig, number: int) -> list[str]:
+def table_inputs(preset: PresetConfig, number: selection.TableId) -> list[str]:
     """Files that a table needs. Raises :class:`selection.ReportError` naming the models that the preset lacks."""
     selection.refuse_if_missing(preset, "table", number)
+    if number == "heads":
+        names = ("probe.npz", "behavior.npz", "heads.csv", "bands.json", "norms.npz")
+        return [path for model in preset.pretrained.models for path in pretrained_files(model, *names)]
     if number == 3:
         return [band_file(model) for model in preset.controlled.models]
     if number == 4:

@@ -194,6 +194,10 @@ class Results(ResultFolder):
         """behavior.npz of a pretrained model: ``qr`` [sample, layer, head] and the arrays beside it."""
         return self.arrays(f"pretrained/{model.name}/behavior.npz")
 
+    def norms(self, model: PretrainedModel) -> dict[str, np.ndarray]:
+        """norms.npz of a pretrained model: ``q_norm`` and ``k_norm`` [sample, layer, head, frequency] and more."""
+        return self.arrays(f"pretrained/{model.name}/norms.npz")
+
     def _hwh(self, scale: HwHScale, models: list[HwHModel], file: str, columns: set[str]) -> pd.DataFrame:
         frames = [self.table(f"hwh/{scale.name}/{model.name}/{file}", columns) for model in models]
         return pd.concat(frames, ignore_index=True)

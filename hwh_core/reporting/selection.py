@@ -28,8 +28,10 @@ PAPER_LENGTH = 2048
 FIGURE_NUMBERS = tuple(range(2, 16))
 TABLE_NUMBERS = tuple(range(1, 9))
 # Figures of this project that the paper does not have, by name.
-OWN_FIGURES = ("band_curve", "head_influence")
+OWN_FIGURES = ("band_curve", "head_influence", "qk_norm")
+OWN_TABLES = ("heads",)
 FigureId = int | str
+TableId = int | str
 
 
 class ReportError(UserError):
@@ -41,8 +43,13 @@ def figure_name(figure: FigureId) -> str:
     return f"fig{figure}" if isinstance(figure, int) else f"fig_{figure}"
 
 
-def figure_of(text: str) -> FigureId:
-    """The figure that a command line names: a number of the paper, or one of :data:`OWN_FIGURES`."""
+def table_name(table: TableId) -> str:
+    """Name of a table's files, module and rule: ``table3``, ``table_heads``."""
+    return f"table{table}" if isinstance(table, int) else f"table_{table}"
+
+
+def id_of(text: str) -> FigureId | TableId:
+    """The figure or table that a command line names: a number of the paper, or a name of ours."""
     return int(text) if text.isdigit() else text
 
 
@@ -127,10 +134,35 @@ def pretrained_model(preset: PresetConfig, family: str) -> PretrainedModel | Non
     return None
 
 
-def primary_pretrained(preset: PresetConfig) -> PretrainedModel | None:
-    """The model of Figures 2, 7 and 9: Qwen3-4B where the preset has it, else its first pretrained model."""
-    models = preset.pretrained.models
-    return pretrained_model(preset, "Qwen3-4B") or (models[0] if models else None)
+# The paper draws these of one model; other models have to be named under pretrained.figures.
+FAMILY_FIGURES = {10: "Llama3.1-8B-Instruct", 13: "Gemma-7B", 14: "Gemma-7B"}
+PRETRAINED_FIGURES = (2, 7, 8, 9, *FAMILY_FIGURES, "qk_norm")
+PAPER_LAYERS = {10: (13, 14), 14: (14, 16)}
+
+
+def pretrained_of_figure(preset: PresetConfig, figure: FigureId) -> list[PretrainedModel]:
+    """Models that a figure of pretrained models draws, in the order of ``pretrained.figures``.
+
+    Without an entry there: the paper's model of Figures 10, 13 and 14 where the preset has it, and every model in the
+    others.
+    """
+    by_name = {model.name: model for model in preset.pretrained.models}
+    named = [by_name[name] for entry in preset.pretrained.figures if entry.figure == figure for name in entry.models]
+    if named:
+        return named
+    if figure in FAMILY_FIGURES:
+        model = pretrained_model(preset, FAMILY_FIGURES[figure])
+        return [model] if model else []
+    return list(preset.pretrained.models)
+
+
+def layers_of_figure(preset: PresetConfig, figure: FigureId, model: PretrainedModel) -> list[int] | None:
+    """Layers of a model that Figure 10 or 14 draws: those of the preset or the paper; None: chosen by their heads."""
+    for entry in preset.pretrained.figures:
+        if entry.figure == figure and model.name in entry.models and entry.layers is not None:
+            return list(entry.layers)
+    is_papers = pretrained_model(preset, FAMILY_FIGURES[figure]) == model
+    return list(PAPER_LAYERS[figure]) if is_papers else None
 
 
 def compared(scale: HwHScale) -> list[HwHModel]:
@@ -191,10 +223,6 @@ def probed(preset: PresetConfig) -> tuple[HwHScale | None, list[HwHModel]]:
     return scale, models_of(scale, PROBED_ARCHITECTURES)
 
 
-def _need_family(preset: PresetConfig, family: str) -> list[str]:
-    return [] if pretrained_model(preset, family) else [f"pretrained model {family}"]
-
-
 def _need_architectures(preset: PresetConfig, claim_scale: str, architectures: tuple[str, ...]) -> list[str]:
     if scale_for(preset, claim_scale, architectures):
         return []
@@ -215,8 +243,17 @@ def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
     if number == "head_influence":
         return _missing_for_head_influence(preset)
     with_norm, without_norm = conditions(preset, True), conditions(preset, False)
-    if number in (2, 7, 9):
-        return [] if primary_pretrained(preset) else ["a pretrained model"]
+    if number == 8:
+        return [] if len(pretrained_of_figure(preset, 8)) >= 2 else ["a second pretrained model to compare with"]
+    if number in FAMILY_FIGURES:
+        family = FAMILY_FIGURES[number]
+        return (
+            []
+            if pretrained_of_figure(preset, number)
+            else [f"pretrained model {family}, or another in pretrained.figures"]
+        )
+    if number in PRETRAINED_FIGURES:
+        return [] if pretrained_of_figure(preset, number) else ["a pretrained model"]
     if number in (3, 11):
         return [] if with_norm else ["a controlled model with qk_norm: true"]
     if number == 12:
@@ -227,20 +264,16 @@ def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
         return _need_architectures(preset, "380M", COMPONENT_ARCHITECTURES)
     if number == 6:
         return _need_architectures(preset, "380M", ALLOCATION_ARCHITECTURES)
-    if number == 8:
-        return [] if len(preset.pretrained.models) >= 2 else ["a second pretrained model to compare with"]
-    if number == 10:
-        return _need_family(preset, "Llama3.1-8B-Instruct")
-    if number in (13, 14):
-        return _need_family(preset, "Gemma-7B")
     if number == 15:
         return [] if scale_for(preset, "380M") else ["an HwH scale"]
     known = [*FIGURE_NUMBERS, *OWN_FIGURES]
     raise ReportError(f"figure {number} is none of this report's; choose one of {known}")
 
 
-def missing_for_table(preset: PresetConfig, number: int) -> list[str]:
-    """What the preset lacks for a table; empty when it can be made. Raises :class:`ReportError` for a bad number."""
+def missing_for_table(preset: PresetConfig, number: TableId) -> list[str]:
+    """What the preset lacks for a table; empty when it can be made. Raises :class:`ReportError` for others."""
+    if number == "heads":
+        return [] if preset.pretrained.models else ["a pretrained model"]
     if number in (1, 2, 4):
         return [] if preset.hwh.scales else ["an HwH scale"]
     if number == 3:
@@ -249,7 +282,7 @@ def missing_for_table(preset: PresetConfig, number: int) -> list[str]:
         return _need_architectures(preset, "380M", COMPONENT_ARCHITECTURES)
     if number in (7, 8):
         return _need_architectures(preset, "380M", ALLOCATION_ARCHITECTURES)
-    raise ReportError(f"table {number} is none of this report's; choose one of {list(TABLE_NUMBERS)}")
+    raise ReportError(f"table {number} is none of this report's; choose one of {[*TABLE_NUMBERS, *OWN_TABLES]}")
 
 
 def available_figures(preset: PresetConfig) -> list[FigureId]:
@@ -257,12 +290,12 @@ def available_figures(preset: PresetConfig) -> list[FigureId]:
     return [figure for figure in (*FIGURE_NUMBERS, *OWN_FIGURES) if not missing_for_figure(preset, figure)]
 
 
-def available_tables(preset: PresetConfig) -> list[int]:
-    """Numbers of all tables that the models of a preset allow."""
-    return [number for number in TABLE_NUMBERS if not missing_for_table(preset, number)]
+def available_tables(preset: PresetConfig) -> list[TableId]:
+    """All tables that the models of a preset allow: numbers of the paper's, then names of ours."""
+    return [number for number in (*TABLE_NUMBERS, *OWN_TABLES) if not missing_for_table(preset, number)]
 
 
-def refuse_if_missing(preset: PresetConfig, kind: str, number: FigureId) -> None:
+def refuse_if_missing(preset: PresetConfig, kind: str, number: FigureId | TableId) -> None:
     """Raise :class:`ReportError` naming what the preset lacks for a ``figure`` or ``table``."""
     missing = (missing_for_figure if kind == "figure" else missing_for_table)(preset, number)
     if missing:

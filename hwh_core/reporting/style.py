@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from .results import Results
 
 TEXT_WIDTH = 7.0
-COLOUR_MAPS = {"rfis": "cividis", "rpd": "magma", "qr": "viridis", "ld": "viridis", "accuracy": "cividis"}
-METRIC_TITLES = {"rfis": "RFIS", "rpd": "RPD", "qr": "QRscore", "ld": "LDscore"}
+COLOUR_MAPS = {
+    "rfis": "cividis",
+    "rpd": "magma",
+    "qr": "viridis",
+    "ld": "viridis",
+    "norm": "viridis",
+    "accuracy": "cividis",
+}
+METRIC_TITLES = {"rfis": "RFIS", "rpd": "RPD", "qr": "QRscore", "ld": "LDscore", "norm": "|q||k|"}
 # Okabe and Ito (2008): distinguishable with all common kinds of colour blindness.
 OKABE_ITO = {
     "black": "#000000",

@@ -12,6 +12,7 @@ import pandas as pd
 from ..files import atomic_write, sha256_of
 from ..provenance import code_hash, write_manifest
 from .intervals import combine
+from .selection import TableId, refuse_if_missing, table_name
 
 if TYPE_CHECKING:
     from .results import Results
@@ -53,7 +54,7 @@ class Cell:
 class Table:
     """A table: ``rows`` are pairs of labels (one a label column) and cells by column title."""
 
-    number: int
+    number: TableId
     title: str
     label_names: list[str]
     columns: list[str]
@@ -150,21 +151,19 @@ def write_table_files(table: Table, prefix: str | Path, results: Results, starte
     others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"table": table.number, "preset": results.preset.preset, **table.settings}
     # The program loads the table's module by name, so the program's own code hash does not hold it.
-    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/table{table.number}.py")}
+    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/{table_name(table.number)}.py")}
     write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
     return paths
 
 
-def make_and_write(number: int, results: Results, prefix: str | Path) -> list[Path]:
+def make_and_write(number: TableId, results: Results, prefix: str | Path) -> list[Path]:
     """Make table ``number`` from the files of ``results`` and write it.
 
     Raises :class:`hwh_core.reporting.selection.ReportError` when the preset lacks its models or a file is missing.
     """
     from importlib import import_module
 
-    from .selection import refuse_if_missing
-
     refuse_if_missing(results.preset, "table", number)
     started = time.time()
-    table = import_module(f"{__package__}.table{number}").make(results)
+    table = import_module(f"{__package__}.{table_name(number)}").make(results)
     return write_table_files(table, prefix, results, started)

@@ -197,6 +197,12 @@ def write_pretrained(root: Path, config: PresetConfig, layers: int = 12, heads: 
         qr = frame["qr"].to_numpy().reshape(1, layers, heads) * (1 + 0.05 * rng.random((samples, layers, heads)))
         ld = frame["ld"].to_numpy().reshape(1, layers, heads, 1, 1) * np.ones((samples, 1, 1, 1, 1))
         np.savez(folder / "behavior.npz", qr=qr, qr_calibrated=qr, ld=ld, windows=np.array([128]), sinks=np.array([4]))
+        # Norms follow RFIS, but for one wide bump where RFIS has none: there they disagree.
+        norms = np.sqrt(rfis + 0.02 * bump(frequencies, 12, 2).astype(np.float32))
+        np.savez(
+            folder / "norms.npz", q_norm=norms, k_norm=norms, scaling=np.full(layers, 0.125),
+            inv_freq=inverse_frequencies(2 * frequencies, 1e5), layer_index=np.arange(layers),
+        )  # fmt: skip
         put_json(folder / "bands.json", bands(peak))
 
 
@@ -214,12 +220,15 @@ def bands(peak: float, **statistics: float | None) -> dict:
         "low_low_share_third": 0.1,
         "qr_mass_top": 0.7,
         "top_heads_in_middle_half": 0.9,
+        "spearman_s_ret_qr": 0.6,
+        "spearman_s_ret_ld": -0.2,
+        "auroc_s_ret_top_ld": 0.4,
         **statistics,
     }
     return {
         "clusters": [
-            {"centre": peak - 6, "centre_ci": [peak - 6.1, peak - 5.9], "layers": [3, 4, 5]},
-            {"centre": peak, "centre_ci": [peak - 0.1, peak + 0.1], "layers": [0, 1, 2]},
+            {"centre": peak - 6, "centre_ci": [peak - 6.1, peak - 5.9], "layers": [3, 4, 5], "num_layers": 3},
+            {"centre": peak, "centre_ci": [peak - 0.1, peak + 0.1], "layers": [0, 1, 2], "num_layers": 3},
         ],
         "num_clusters_ci": [2.0, 2.0],
         "largest_gap": 6.0,

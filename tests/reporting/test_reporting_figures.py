@@ -12,10 +12,11 @@ import pytest
 import report_preset as presets
 import report_tree as tree
 
+from hwh_core.config import ConfigError, PresetConfig, validate_preset
 from hwh_core.files import sha256_of
 from hwh_core.reporting import panels
 from hwh_core.reporting.results import Results
-from hwh_core.reporting.selection import ReportError
+from hwh_core.reporting.selection import ReportError, figure_name
 from hwh_core.reporting.style import COLOUR_MAPS, draw_and_write, use_style
 from hwh_core.rope import inverse_frequencies, predicted_index
 from hwh_core.scripting import UserError
@@ -370,3 +371,91 @@ def test_damaged_tables_are_named(tmp_path, text, named):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(ReportError, match=rf"x\.csv.*{named}"):
         Results(tmp_path, presets.preset()).table("x.csv", {"layer"})
+
+
+# ------------------------------------------------------------------ models of the figures of pretrained models
+
+
+def several(figures: list[dict], names: tuple[str, ...] = ("mine", "Gemma-7B")) -> PresetConfig:
+    preset = presets.preset(models=[presets.pretrained(name) for name in names])
+    data = preset.model_dump(mode="json")
+    data["pretrained"]["figures"] = figures
+    return validate_preset(data, "test")
+
+
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory):
+    """Results of a model of one's own and of Gemma-7B, both imagined."""
+    root = tmp_path_factory.mktemp("two")
+    tree.write_pretrained(root, several([]), layers=18, heads=4)
+    return root
+
+
+@pytest.mark.parametrize("number", [2, 7, 9, "qk_norm"])
+def test_a_figure_draws_every_model_or_those_that_the_preset_names(two_models, number):
+    use_style()
+    module = import_module(f"hwh_core.reporting.{figure_name(number)}")
+    for figures, expected in (([], ["mine", "Gemma-7B"]), ([{"figure": number, "models": ["Gemma-7B"]}], ["Gemma-7B"])):
+        drawing = module.draw(Results(two_models, several(figures)))
+        parts = drawing.figure.subfigs or [drawing.figure]
+        titles = [part.get_suptitle() for part in parts]
+        plt.close(drawing.figure)
+        assert list(dict.fromkeys(drawing.data["model"])) == expected
+        assert [title.split(":")[0] for title in titles] == expected
+        for name in expected:
+            alone = module.draw(Results(two_models, several([{"figure": number, "models": [name]}]))).data
+            rows = drawing.data[drawing.data["model"] == name].reset_index(drop=True)
+            pd.testing.assert_frame_equal(rows[alone.columns], alone)
+    plt.close("all")
+
+
+def test_figure_10_and_14_draw_chosen_layers_of_any_model(two_models):
+    use_style()
+    entries = [{"figure": 10, "models": ["Gemma-7B"], "layers": [3]}, {"figure": 10, "models": ["mine"]}]
+    drawing = import_module("hwh_core.reporting.fig10").draw(Results(two_models, several(entries)))
+    plt.close(drawing.figure)
+    layers = drawing.data.groupby("model")["layer"].unique().map(sorted)
+    # Retrieval heads of the imagined models: two in layer 9, one each in 8 and 10; their mean score decides.
+    assert layers["Gemma-7B"] == [3]
+    assert 9 in layers["mine"]
+    assert len(layers["mine"]) == 2
+    # The paper's model keeps the paper's layers.
+    drawing = import_module("hwh_core.reporting.fig14").draw(Results(two_models, several([])))
+    plt.close(drawing.figure)
+    assert sorted(drawing.data["layer"].unique()) == [14, 16]
+    absent = Results(two_models, several([{"figure": 10, "models": ["mine"], "layers": [99]}]))
+    with pytest.raises(ReportError, match="mine has no layer \\[99\\]"):
+        import_module("hwh_core.reporting.fig10").draw(absent)
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ([{"figure": 2, "models": ["other"]}], "figure 2 names 'other', which is not among the models"),
+        ([{"figure": 2, "models": ["mine"]}, {"figure": 2, "models": ["mine"]}], "figure 2 names 'mine' twice"),
+        ([{"figure": 9, "models": ["mine"], "layers": [1]}], "only figures 10 and 14 draw chosen ones"),
+    ],
+)
+def test_a_bad_choice_of_models_is_named(figures, words):
+    with pytest.raises(ConfigError, match=words):
+        several(figures)
+
+
+def test_norms_disagree_where_they_have_a_bump_of_their_own(two_models):
+    use_style()
+    drawing = import_module("hwh_core.reporting.fig_qk_norm").draw(Results(two_models, several([])))
+    plt.close("all")
+    data = drawing.data[(drawing.data["model"] == "mine") & (drawing.data["quantity"] != "share")]
+    mean = data[data["metric"] == "RPD"].groupby("frequency_group")["value"].mean()
+    assert mean.idxmax() == 12
+    shares = drawing.data[drawing.data["quantity"] == "share"].groupby(["model", "metric", "layer"])["value"].sum()
+    np.testing.assert_allclose(shares, 1.0, rtol=1e-5)
+
+
+def test_norms_of_another_model_are_refused(two_models, tmp_path):
+    tree.write_pretrained(tmp_path, several([]), layers=17, heads=4)
+    (tmp_path / "pretrained/mine/norms.npz").write_bytes((two_models / "pretrained/mine/norms.npz").read_bytes())
+    with pytest.raises(ReportError, match=r"norms\.npz of mine has .* make both again"):
+        import_module("hwh_core.reporting.fig_qk_norm").draw(Results(tmp_path, several([])))
+    plt.close("all")

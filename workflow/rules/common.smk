@@ -206,8 +206,8 @@ figure_files = [
     for kind in ("pdf", "png", "csv")
 ]
 table_files = [
-    f"<results>/tables/table{number}.{kind}"
-    for number in PRESET.targets.tables
+    f"<results>/tables/{selection.table_name(table)}.{kind}"
+    for table in PRESET.targets.tables
     for kind in ("csv", "md", "tex")
 ]
 

@@ -76,6 +76,44 @@ rule probe_pretrained:
         " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
+rule qk_norms:
+    input:
+        source=weights_record,
+        documents="<results>/data/documents/held_out.jsonl.zst",
+    output:
+        "<results>/pretrained/{pretrained}/norms.npz",
+        "<results>/pretrained/{pretrained}/norms.json",
+    log:
+        "<logs>/qk_norms/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/qk_norms/{pretrained}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 2
+    resources:
+        mem_mb=6000,
+        runtime=240,
+        gpu=GPU,
+    params:
+        program=program("qk_norms"),
+        code=code("qk_norms"),
+        model=lambda wildcards, input: os.path.dirname(input.source),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
+        settings=lambda wildcards: settings(
+            {
+                "model": PRETRAINED[wildcards.pretrained].model_dump(
+                    include={"name", "title"}
+                ),
+                "probe": PRESET.pretrained.probe,
+                "held_out_prose_source": PRESET.data.held_out_prose_source,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
+        " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+
+
 rule behavior_scores:
     input:
         source=weights_record,

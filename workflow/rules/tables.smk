@@ -1,26 +1,28 @@
 # One rule a table, named as the paper names it, and the claims ledger.
 
 
-for number in PRESET.targets.tables:
+for table in PRESET.targets.tables:
+
+    table_name = selection.table_name(table)
 
     rule:
         name:
-            f"table{number}"
+            table_name
         input:
-            under_results(requirements.table_inputs(PRESET, number)),
+            under_results(requirements.table_inputs(PRESET, table)),
         output:
             report(
-                f"<results>/tables/table{number}.csv",
-                caption=f"../report/table{number}.rst",
+                f"<results>/tables/{table_name}.csv",
+                caption=f"../report/{table_name}.rst",
                 category="Tables",
-                labels={"table": f"{number}"},
+                labels={"table": f"{table}"},
             ),
-            f"<results>/tables/table{number}.md",
-            f"<results>/tables/table{number}.tex",
+            f"<results>/tables/{table_name}.md",
+            f"<results>/tables/{table_name}.tex",
         log:
-            f"<logs>/tables/table{number}.log",
+            f"<logs>/tables/{table_name}.log",
         benchmark:
-            f"<benchmarks>/tables/table{number}.tsv"
+            f"<benchmarks>/tables/{table_name}.tsv"
         conda:
             "../envs/analysis.yaml"
         threads: 1
@@ -30,13 +32,13 @@ for number in PRESET.targets.tables:
             gpu=0,
         params:
             program=program("make_table"),
-            code=code("make_table", f"hwh_core/reporting/table{number}.py"),
-            number=number,
+            code=code("make_table", f"hwh_core/reporting/{table_name}.py"),
+            table=table,
             folder=lambda wildcards: RESULTS,
             stem=lambda wildcards, output: os.path.splitext(output[0])[0],
             settings=lambda wildcards: settings(PRESET),
         shell:
-            "python {params.program:q} {params.number} --root {params.folder:q} --settings {params.settings:q}"
+            "python {params.program:q} {params.table} --root {params.folder:q} --settings {params.settings:q}"
             " --output {params.stem:q} 2>&1 | tee {log:q}"
 
 
