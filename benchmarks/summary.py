@@ -45,6 +45,13 @@ TARGETS = (
     Target("HwH-std over Transformer, 1.4B at 2,048", "train.1400m_2048_hwh_std_over_transformer", ">=", None),
     Target("our Gated DeltaNet over flash-linear-attention's, 380M", "train.380m_2048_gdn_over_fla", ">=", 1.0),
     Target("our Transformer over transformers' compiled Llama, 380M", "train.380m_2048_transformer_over_hf", ">=", 1.0),
+    *(
+        Target(f"{name} at {title}, real text: share of the card's peak", f"paper.{size}_{name}_mfu", ">=", None)
+        for size, title in (("380m", "380M"), ("1400m", "1.4B"))
+        for name in ("transformer", "gdn", "inter", "hwh_std")
+    ),
+    Target("tokens a second that one core tokenizes", "data.tokenize_tokens_per_second_core", ">=", None),
+    Target("the same over datasets.map", "data.tokenize_over_datasets", ">=", 1.0),
     Target("decoding at 32,768 tokens, HwH-std over Transformer", "decode.32768_hwh_std_over_transformer", ">=", None),
     Target("bytes of HwH-std's cache over the Transformer's", "decode.cache_ratio", "==", None),
 )  # fmt: skip

@@ -41,15 +41,22 @@ COMPARISONS: dict[str, tuple[str, str, str | None, float]] = {
 }
 
 
-def _run_process(
-    case: Case, rows: int, variant: str | None, environment: Mapping[str, str], quick: bool, seconds: int
+def run_process(
+    case: Case,
+    rows: int,
+    variant: str | None,
+    environment: Mapping[str, str],
+    quick: bool,
+    seconds: int,
+    store: Path | None = None,
 ) -> Result:
-    """Run a case once in a fresh process; ``error`` in the result where it failed."""
+    """Run a case once in a fresh process, of :mod:`benchmarks.paper` on a ``store``; ``error`` where it failed."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "benchmarks.train_case", case.name, str(path), *["--quick"] * quick]
         command += [] if rows == case.rows else ["--rows", str(rows)]
         command += [] if variant is None else ["--variant", variant]
+        command += [] if store is None else ["--store", str(store)]
         try:
             done = subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
@@ -86,9 +93,9 @@ def run_case(case: Case, device: str | None, quick: bool, seconds: int) -> Resul
     rows = case.rows
     while True:
         if variants:
-            result = fastest({name: _run_process(case, rows, name, environment, quick, seconds) for name in variants})
+            result = fastest({name: run_process(case, rows, name, environment, quick, seconds) for name in variants})
         else:
-            result = _run_process(case, rows, None, environment, quick, seconds)
+            result = run_process(case, rows, None, environment, quick, seconds)
         if not result.get("out_of_memory") or rows == 1:
             return result
         rows //= 2
@@ -143,7 +150,7 @@ def summary(result: Result) -> str:
 def speed_figure(case: Case, result: Result) -> Figure:
     """Tokens a second of a case, with how it ran."""
     tokens, seconds = result["rows"] * case.length, result["step_seconds"]
-    left_out = ("tokens_per_second", "rows", "curves")
+    left_out = ("tokens_per_second", "rows", "vocab_size", "curves", "loss_curve")
     return {
         "id": f"train.{case.name}_tokens_per_second",
         "value": result["tokens_per_second"],

@@ -16,9 +16,12 @@ import numpy as np
 import torch
 
 from benchmarks.recording import interquartile_range
-from benchmarks.train_plan import ROPE_THETA, Case, plan
+from benchmarks.train_plan import ROPE_THETA, Case, paper_plan, plan
+from hwh_core.data.loader import BatchLoader
+from hwh_core.data.store import TokenStore
 from hwh_core.modeling import build_model
 from hwh_core.modeling.delta_net import GatedDeltaNetGroup
+from hwh_core.training.batches import Loader
 from hwh_core.training.checkpoint import CheckpointFolder
 from hwh_core.training.distributed import start_workers
 from hwh_core.training.flops import model_flops_per_token, model_flops_utilization
@@ -42,10 +45,12 @@ class RandomLoader:
         return self.batches[step % DISTINCT_BATCHES]
 
 
-def make_trainer(case: Case, folder: Path, backend: str = "auto", **changes: Any) -> Trainer:
-    """The project's own Trainer on random tokens; ``changes`` replace entries of the training recipe.
+def make_trainer(
+    case: Case, folder: Path, backend: str = "auto", store: TokenStore | None = None, **changes: Any
+) -> Trainer:
+    """The project's own Trainer on the text of ``store``, or on random tokens.
 
-    ``backend`` is that of Gated DeltaNet groups.
+    ``changes`` replace entries of the training recipe; ``backend`` is that of Gated DeltaNet groups.
     """
     # Drawn where they are used: on the host, initial weights of the large sizes take longer than all timed steps.
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
@@ -54,7 +59,10 @@ def make_trainer(case: Case, folder: Path, backend: str = "auto", **changes: Any
         if isinstance(module, GatedDeltaNetGroup):
             module.backend = backend
     training = case.training.model_copy(update=changes)
-    loader = RandomLoader(case.rows, case.length, case.vocab_size)
+    if store is None:
+        loader: Loader = RandomLoader(case.rows, case.length, case.vocab_size)
+    else:
+        loader = BatchLoader(store, case.length, case.rows, seed=0)
     return Trainer(model, loader, training, case.length, CheckpointFolder(folder, {}, 1), start_workers())
 
 
@@ -82,7 +90,9 @@ def time_steps(case: Case, step: Callable[[int], float]) -> dict[str, Any]:
         "timed_steps": len(timed),
         "tokens_per_second": tokens / statistics.median(timed),
         "losses": [losses[0], losses[-1]],
+        "loss_curve": losses,
         "rows": case.rows,
+        "vocab_size": case.vocab_size,
     }
 
 
@@ -91,10 +101,10 @@ def peak_memory() -> int | None:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 
-def measure_ours(case: Case) -> dict[str, Any]:
+def measure_ours(case: Case, store: TokenStore | None = None) -> dict[str, Any]:
     """Steps of the project's Trainer, exactly as in a training."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(case, Path(folder))
+        trainer = make_trainer(case, Path(folder), store=store)
         result = time_steps(case, lambda number: trainer.run_step(number)["loss"])
     config = trainer.model.config
     flops = model_flops_per_token(
@@ -121,14 +131,14 @@ def _graph_breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-def measure(case: Case, variant: str | None = None) -> dict[str, Any]:
-    """Result of a case as plain values for JSON; a peer's is that of one ``variant``."""
+def measure(case: Case, variant: str | None = None, store: TokenStore | None = None) -> dict[str, Any]:
+    """Result of a case as plain values for JSON; a peer's is that of one ``variant``, the paper's on ``store``."""
     if case.kind == "agreement":
         from benchmarks.train_agreement import measure_agreement
 
         return measure_agreement(case)
-    if case.kind == "ours":
-        result = measure_ours(case)
+    if case.kind in ("ours", "paper"):
+        result = measure_ours(case, store)
     else:
         from benchmarks.train_peers import measure_peer
 
@@ -144,13 +154,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", type=int, help="sequences of a step, where those of the case do not fit into memory")
     parser.add_argument("--variant", help="way to run a peer")
+    parser.add_argument("--store", type=Path, help="token store: the case is one of benchmarks.paper")
     arguments = parser.parse_args()
-    case = next(case for case in plan(arguments.quick) if case.name == arguments.name)
+    store = None if arguments.store is None else TokenStore.open(arguments.store)
+    cases = plan(arguments.quick) if store is None else paper_plan(arguments.quick)
+    case = next(case for case in cases if case.name == arguments.name)
+    if store is not None:
+        case = dataclasses.replace(case, vocab_size=store.vocab_size)
     if arguments.rows is not None:
         training = case.training.model_copy(update={"tokens_per_step": arguments.rows * case.length})
         case = dataclasses.replace(case, rows=arguments.rows, training=training)
     try:
-        result = measure(case, arguments.variant)
+        result = measure(case, arguments.variant, store)
     except torch.OutOfMemoryError as error:
         result = {"error": str(error).splitlines()[0], "out_of_memory": True}
     arguments.result.write_text(json.dumps(result), encoding="utf-8")

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from hwh_core.config import TrainingConfig, load_preset
+from hwh_core.memory_plan import HUB_VOCABULARY
 
 CONFIG = Path(__file__).parents[1] / "config"
 ROPE_THETA = 10000.0
 ARCHITECTURES = ("transformer", "gdn", "inter", "hwh_std")
 # Tokens of a step at 380M: one micro-batch. At 1.4B, half of that is what fits into 139 GiB without recomputation.
 TOKENS = {"380m": 65536, "1400m": 32768}
+# Tokens of a step of benchmarks.paper, and timed steps behind those that warm up.
+PAPER_TOKENS, PAPER_STEPS = 65536, 24
 # Ways to run a peer, by kind of case; the fastest counts. On a CPU nothing is compiled.
 PEER_VARIANTS = {
     "fla": (
@@ -32,8 +35,8 @@ QUICK_SHAPE = {
 class Case:
     """One measurement: ``rows`` sequences of ``length`` tokens a step.
 
-    ``kind``: ours (the project's Trainer), fla or hf (a peer of matched size), agreement (loss curves). ``steps``: the
-    least and the greatest number of timed ones.
+    ``kind``: ours (the project's Trainer), fla or hf (a peer of matched size), agreement (loss curves), paper (ours on
+    the text of a token store). ``steps``: the least and the greatest number of timed ones.
     """
 
     kind: str
@@ -51,6 +54,8 @@ class Case:
         """Names the case on the command line and in the ids of its figures."""
         if self.kind == "agreement":
             return f"agreement_{self.architecture}"
+        if self.kind == "paper":
+            return f"{self.size}_{self.architecture}"
         return f"{self.size}_{self.length}_{self.architecture}"
 
 
@@ -95,6 +100,33 @@ def quick_plan() -> list[Case]:
         for kind, name in (("ours", "transformer"), ("ours", "hwh_std"), ("hf", "hf_llama"))
     ]
     plan.append(Case("agreement", "quick", "hwh_std", QUICK_SHAPE, 128, 64, 4, training, (5, 5)))
+    return plan
+
+
+def paper_plan(quick: bool) -> list[Case]:
+    """Cases of benchmarks.paper: both scales of the paper with the preset's own micro-batches, or a size of seconds.
+
+    The learning rate rises over all steps that are measured: the preset's own warm-up is longer than those are.
+    """
+    steps = (PAPER_STEPS, PAPER_STEPS)
+    if quick:
+        case = quick_plan()[0]
+        training = case.training.model_copy(update={"warmup_steps": PAPER_STEPS, "micro_batch_tokens": 128})
+        return [
+            Case("paper", "quick", name, QUICK_SHAPE, case.vocab_size, case.length, case.rows, training, steps)
+            for name in ARCHITECTURES
+        ]
+    plan = []
+    for scale in load_preset(CONFIG / "paper.yaml").hwh.scales:
+        rows = PAPER_TOKENS // scale.length
+        changes = {"micro_batch_tokens": scale.training.micro_batch_tokens, "warmup_steps": PAPER_STEPS}
+        training = _training(scale.training, rows, scale.length, **changes)
+        shape = scale.shape.model_dump(exclude_none=True)
+        size = {"380M": "380m", "1.4B": "1400m"}[scale.name]
+        plan += [
+            Case("paper", size, name, shape, HUB_VOCABULARY, scale.length, rows, training, steps)
+            for name in ARCHITECTURES
+        ]
     return plan
 
 

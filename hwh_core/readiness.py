@@ -35,9 +35,9 @@ def needs_gpu(preset: PresetConfig) -> bool:
 
 
 def largest_rule_memory(root: Path) -> int | None:
-    """Largest `mem_mb` of the rules in workflow/rules, in bytes; None without such rules."""
+    """Largest `mem_mb` of the rules in workflow/rules, in bytes, at little text; None without such rules."""
     texts = [path.read_text(encoding="utf-8") for path in sorted((root / "workflow" / "rules").glob("*.smk"))]
-    found = [int(value) for text in texts for value in re.findall(r"\bmem_mb\s*=\s*(\d+)", text)]
+    found = [int(value) for text in texts for value in re.findall(r"\bmem_mb\s*=\s*(?:scaled\()?(\d+)", text)]
     return max(found) * 10**6 if found else None
 
 

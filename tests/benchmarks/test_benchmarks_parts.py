@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from benchmarks import probe
+from benchmarks import data, probe
 from benchmarks.train_profile import kernel_times
 
 
@@ -23,3 +24,21 @@ def test_time_of_a_training_step_by_kernel():
     products = next(row for row in rows if row["kernel"] == "aten::mm")
     assert products["launches"] == 1
     assert [row["ms"] for row in rows] == sorted((row["ms"] for row in rows), reverse=True)
+
+
+def test_tokenizing_is_measured_beside_datasets_on_any_folder(tmp_path):
+    """Both make as many tokens; documents are pieces of the files, none longer than a paragraph needs."""
+    (tmp_path / "deep").mkdir()
+    paragraph = "A sentence about rivers and bridges, with a number: {}. " * 8
+    for name in ("one.txt", "deep/two.md"):
+        text = "\n\n".join(paragraph.replace("{}", str(number)) for number in range(120))
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    pieces = list(data.documents(tmp_path, 60_000))
+    assert 60_000 <= sum(len(piece["text"]) for piece in pieces) < 66_000
+    assert max(len(piece["text"]) for piece in pieces) < 5200
+    assert sum(len(piece["text"]) >= 4600 for piece in pieces) >= len(pieces) - 2, "but the last one of a file"
+    found = {figure["id"]: figure for figure in data.measure(tmp_path, None, 60_000, 1, 300)}
+    assert set(found) == {"data.tokenize_tokens_per_second_core", "data.tokenize_over_datasets"}
+    assert all(figure["value"] > 0 for figure in found.values())
+    with pytest.raises(ValueError, match=r"no \.txt or \.md file"):
+        data.measure(tmp_path / "absent", None, 60_000, 1, 300)

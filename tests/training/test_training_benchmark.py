@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import train
+from benchmarks import paper, train
 from benchmarks.train_peers import matched_intermediate_size, our_parameters
-from benchmarks.train_plan import full_plan, quick_plan
+from benchmarks.train_plan import full_plan, paper_plan, quick_plan
 from hwh_core.architectures import layers_of_shape
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,3 +132,41 @@ def test_the_fastest_way_to_run_a_peer_counts():
     assert none["out_of_memory"]
     assert "-11" in none["error"]
     assert "no memory" in none["error"]
+
+
+def test_the_papers_sizes_take_whole_micro_batches_of_real_text():
+    plan = {case.name: case for case in paper_plan(quick=False)}
+    names = ("transformer", "gdn", "inter", "hwh_std")
+    assert set(plan) == {f"{size}_{name}" for size in ("380m", "1400m") for name in names}
+    for case in plan.values():
+        assert case.rows * case.length == case.training.tokens_per_step == 65536
+        assert case.training.tokens_per_step % case.training.micro_batch_tokens == 0
+        assert case.steps[0] >= 20
+
+
+def test_a_quick_run_at_the_papers_kind_of_model_on_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "argv", ["paper", "--quick", "--only", "hwh_std", "--output", str(tmp_path)])
+    assert paper.main() == 0
+    result = json.loads((tmp_path / "paper_part.json").read_text())
+    figures = {figure["id"]: figure for figure in result["figures"]}
+    assert set(figures) == {"paper.quick_hwh_std_tokens_per_second", "paper.quick_hwh_std_loss_fall"}
+    assert figures["paper.quick_hwh_std_loss_fall"]["value"] > 0.1
+    speed = figures["paper.quick_hwh_std_tokens_per_second"]
+    assert speed["sizes"]["vocab_size"] == 512, "that of the store"
+    assert len(speed["detail"]["loss_curve"]) == 27
+
+
+def test_figures_of_a_card_and_a_loss_that_does_not_fall():
+    case = paper_plan(quick=False)[0]
+    curve = [10.0] * 27
+    result = {"tokens_per_second": 1.0, "rows": 32, "vocab_size": 9, "mfu": 0.4, "peak_memory_bytes": 2**31}
+    result["loss_curve"] = curve
+    values = {figure["id"]: figure["value"] for figure in paper.figures_of(case, result)}
+    assert values["paper.380m_transformer_mfu"] == 0.4
+    assert values["paper.380m_transformer_peak_gib"] == 2
+    assert paper.complaints({"a": result, "b": {"error": "no memory"}}) == [
+        "b: no memory",
+        "a: the loss did not fall in 27 steps (by 0 nats)",
+    ]
+    assert paper.complaints({"a": result | {"loss_curve": [*curve[:-1], 9.0]}}) == []

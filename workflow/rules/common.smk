@@ -12,6 +12,7 @@ from snakemake.exceptions import WorkflowError
 from hwh_core import chains, files, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import visible_devices
+from hwh_core.estimate import text_bytes
 from hwh_core.reporting import requirements, selection
 
 try:
@@ -123,6 +124,11 @@ wildcard_constraints:
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
     chain=one_of(CHAINS),
+
+
+def scaled(least, a_gigabyte):
+    """A resource that grows with the preset's text: `a_gigabyte` for every GB, but never under `least`."""
+    return max(least, round(a_gigabyte * text_bytes(PRESET) / 1e9))
 
 
 def program(name):

@@ -45,8 +45,9 @@ rule build_documents:
         "../envs/data.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=120,
+        # Of every document 48 bytes of hashes are kept and sorted; text is read twice and compressed once.
+        mem_mb=scaled(4000, 60),
+        runtime=scaled(120, 3),
         gpu=0,
     params:
         program=program("build_documents"),
@@ -114,8 +115,9 @@ rule tokenize_documents:
         "../envs/data.yaml"
     threads: 2
     resources:
-        mem_mb=4000,
-        runtime=240,
+        # A batch a process, whatever the size of the text.
+        mem_mb=lambda wildcards, threads: max(4000, 1000 * threads),
+        runtime=scaled(240, 4),
         gpu=0,
     params:
         program=program("tokenize_documents"),
@@ -125,4 +127,4 @@ rule tokenize_documents:
         settings=lambda wildcards: settings({}),
     shell:
         "python {params.program:q} --settings {params.settings:q} --documents {input.documents:q}"
-        " --tokenizer {params.tokenizer:q} --output {params.folder:q} 2>&1 | tee {log:q}"
+        " --tokenizer {params.tokenizer:q} --output {params.folder:q} --workers {threads} 2>&1 | tee {log:q}"

@@ -1,0 +1,161 @@
+"""Tokenizing a document file into a token store: by several processes, and going on where it was stopped.
+
+Every frame of the file becomes a shard, a small token store of its own that appears when it is complete. At the end
+the shards are put together; until then they lie beside the store, so a run that was killed redoes no finished one.
+Memory is that of a batch a process, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..files import atomic_directory, sha256_of, write_json
+from ..scripting import end_with_the_workflow
+from .documents import Frame, frames, load_documents
+from .errors import DataError
+from .store import DOCUMENT, TokenStore, write_store
+from .tokenizer import load_backend, tokenizer_fingerprint
+
+_COPY_TOKENS = 8 << 20
+
+
+class _Task(NamedTuple):
+    """One shard to make: a frame of a document file, a tokenizer folder, the folder of the shard."""
+
+    documents: Path
+    frame: Frame
+    tokenizer: Path
+    folder: Path
+
+
+def _start_worker(parent: int) -> None:
+    # Processes share the cores already; threads of the tokenizer would take them from one another.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    # A worker whose program was killed would wait for its next shard for ever.
+    os.environ["HWH_WORKFLOW_PID"] = str(parent)
+    end_with_the_workflow()
+
+
+def _make_shard(task: _Task) -> None:
+    tokenizer, eos_token_id, vocab_size = load_backend(task.tokenizer)
+    write_store(
+        load_documents(task.documents, task.frame),
+        tokenizer,
+        task.folder,
+        vocab_size=vocab_size,
+        eos_token_id=eos_token_id,
+        fingerprint=tokenizer_fingerprint(task.tokenizer),
+    )
+
+
+def _made(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
+    """Make shards, one item a finished one; what fails ends all."""
+    if workers == 1 or len(tasks) == 1:
+        for task in tasks:
+            yield _make_shard(task)
+        return
+    # Not forked: the tokenizer's threads, once started here, would not be there in a copy.
+    context, number = get_context("spawn"), min(workers, len(tasks))
+    with ProcessPoolExecutor(number, context, _start_worker, (os.getpid(),)) as pool:
+        try:
+            for future in as_completed([pool.submit(_make_shard, task) for task in tasks]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def shards_folder(output: Path) -> Path:
+    """Where the shards of an unfinished store lie: beside it, since a workflow deletes what a failed job wrote."""
+    return output.parent / f".{output.name}.shards"
+
+
+def tokenize_documents(
+    documents: Path,
+    tokenizer: Path,
+    output: Path,
+    *,
+    workers: int = 1,
+    progress: Callable[[Iterable[None], int], Iterable[None]] = lambda shards, total: shards,
+) -> dict[str, Any]:
+    """Tokenize a document file into a store at ``output`` and return its index; the same for any ``workers``.
+
+    ``progress`` gets the shards to come and their number. Shards of other documents or another tokenizer are removed.
+    Raises :class:`DataError` when documents, tokenizer or a shard are damaged.
+    """
+    if workers < 1:
+        raise DataError(f"tokenizing needs at least one process, found {workers}")
+    identity = hashlib.sha256(f"{sha256_of(documents)} {tokenizer_fingerprint(tokenizer)}".encode()).hexdigest()[:16]
+    everything = shards_folder(output)
+    for other in everything.iterdir() if everything.is_dir() else ():
+        if other.name != identity:
+            shutil.rmtree(other)
+    folder = everything / identity
+    tasks = [
+        _Task(documents, frame, tokenizer, folder / f"{number:06d}") for number, frame in enumerate(frames(documents))
+    ]
+    waiting = [task for task in tasks if not (task.folder / "index.json").is_file()]
+    for _ in progress(_made(waiting, workers), len(waiting)):
+        pass
+    index = join_stores([task.folder for task in tasks], output)
+    shutil.rmtree(everything)
+    return index
+
+
+def join_stores(folders: Sequence[Path], output: Path) -> dict[str, Any]:
+    """One store of the documents of several, in their order; returns its index.
+
+    Raises :class:`DataError` when one of them is damaged or they were made by different tokenizers.
+    """
+    stores = [TokenStore.open(folder) for folder in folders]
+    first = stores[0]
+    for store in stores:
+        if (store.tokenizer_fingerprint, store.vocab_size) != (first.tokenizer_fingerprint, first.vocab_size):
+            raise DataError(f"token stores {first.folder} and {store.folder} were made by different tokenizers")
+    names = {name: None for store in stores for name in store.sources}
+    sources = {name: number for number, name in enumerate(names)}
+    documents = sum(store.index["documents"] for store in stores)
+    state = hashlib.sha256()
+    with atomic_directory(output) as temporary:
+        table = np.lib.format.open_memmap(
+            temporary / "documents.npy", mode="w+", dtype=DOCUMENT, shape=(documents + 1,)
+        )
+        done, tokens = 0, 0
+        with open(temporary / "tokens.bin", "wb") as stream:
+            for store in stores:
+                own = hashlib.sha256()
+                for start in range(0, len(store.tokens), _COPY_TOKENS):
+                    data = store.tokens[start : start + _COPY_TOKENS].tobytes()
+                    stream.write(data)
+                    state.update(data)
+                    own.update(data)
+                if own.hexdigest() != store.sha256:
+                    raise DataError(f"shard {store.folder} is damaged: sha256 of tokens.bin; delete it and run again")
+                rows = table[done : done + store.index["documents"]]
+                rows["offset"] = store.document_offsets[:-1] + tokens
+                rows["source"] = np.asarray([sources[name] for name in store.sources])[store.document_sources]
+                done += len(rows)
+                tokens += len(store.tokens)
+        table[-1] = (tokens, 0)
+        table.flush()
+        del table
+        index = {
+            **first.index,
+            "tokens": tokens,
+            "documents": documents,
+            "sources": list(sources),
+            "text_bytes": sum(store.index["text_bytes"] for store in stores),
+            "sha256": state.hexdigest(),
+            "documents_sha256": sha256_of(temporary / "documents.npy"),
+        }
+        write_json(temporary / "index.json", index)
+    return index
