@@ -13,6 +13,10 @@ EXTRAS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
 BROWSERS := $(HWH_CHROMIUM) chromium chromium-browser google-chrome google-chrome-stable
+# Of `make soak`: MINUTES, KILLS, and SEED of another run to kill at the same points of the plan.
+MINUTES ?= 25
+KILLS ?= 60
+SEED ?=
 # Of `make bundle`: what the other machine is, and how the bundle is cut.
 PYTHON_VERSION ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -42,7 +46,7 @@ LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: help known-preset setup setup-dev reproduce report claims test pytest chromium lint format dry-runs doctor bundle pins clean-venv
+.PHONY: help known-preset setup setup-dev reproduce report claims test pytest soak chromium lint format dry-runs doctor bundle pins clean-venv
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +99,9 @@ test: setup-dev pytest  ## set up and run all tests
 pytest: setup-dev
 	$(RUN) $(MALLOC) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg \
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+
+soak: setup-dev  ## kill trainings, downloads, evaluations, probes and Snakemake at random points (MINUTES KILLS SEED)
+	$(RUN) $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 chromium:  ## install Chromium where it is missing (Debian, as root): without it the tests of the head atlas are skipped
 	@for name in $(BROWSERS); do command -v "$$name" >/dev/null && exit 0; done; \

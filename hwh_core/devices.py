@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .locks import lock
 from .scripting import UserError, start_time
 
 FIRST_NOTICE_SECONDS, NOTICE_SECONDS, POLL_SECONDS = 5.0, 600.0, 0.5
@@ -109,21 +110,6 @@ def _open_folder(folder: Path) -> Path:
     return folder
 
 
-def _lock(path: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
-    """Descriptor that holds ``path``, alone by default, or None if another process is in the way."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, operation)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        # Removed by somebody between opening and locking: the lock would be on a file that nobody else finds.
-        os.close(descriptor)
-
-
 def _file(folder: Path, device: Device, suffix: str = "lock") -> Path:
     return folder / f"{device.uuid.replace('/', '_')}.{suffix}"
 
@@ -143,12 +129,12 @@ def _describe(owner: dict[str, str]) -> str:
 def _take(devices: Sequence[Device], count: int, folder: Path, owner: dict[str, str]) -> list[Device]:
     """The first ``count`` free devices, locked until this process ends; none of them if there are fewer."""
     # One at a time: two jobs that each need several would take some from each other, and both give up.
-    gate = _lock(folder / "gate", fcntl.LOCK_EX)
+    gate = lock(folder / "gate", fcntl.LOCK_EX)
     taken: dict[Device, int] = {}
     for device in devices:
-        if len(taken) < count and (descriptor := _lock(_file(folder, device))) is not None:
+        if len(taken) < count and (descriptor := lock(_file(folder, device))) is not None:
             # Processes of a launcher that outlive its first one are still on its devices.
-            if (users := _lock(_file(folder, device, "users"))) is not None:
+            if (users := lock(_file(folder, device, "users"))) is not None:
                 taken[device] = descriptor
             os.close(descriptor if users is None else users)
     complete = len(taken) == count
@@ -191,7 +177,7 @@ def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
             print(f"waiting until {count} of these are free: {', '.join(held)}", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
     for device in () if first else taken:
-        _lock(_file(folder, device, "users"), fcntl.LOCK_SH)
+        lock(_file(folder, device, "users"), fcntl.LOCK_SH)
     # By UUID also where numbers named the same: CUDA counts from the fastest card, nvidia-smi by place.
     if tuple(taken) != devices or "CUDA_VISIBLE_DEVICES" in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in taken)

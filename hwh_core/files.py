@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .locks import only_writer
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +36,8 @@ def _refused(path: Path, error: Exception) -> OutputError | None:
     return None
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have the file or the entries of the folder ``path`` on the disk when this returns."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -43,69 +45,100 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def remove(path: Path) -> None:
+    """Delete a file or a folder with all in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_at_once(path: Path) -> None:
+    """Delete a file or folder so that a kill on the way leaves nothing, and never a part, under its name."""
+    gone = path.with_name(f".{path.name.lstrip('.')}.gone")
+    remove(gone)
+    if path.exists():
+        os.replace(path, gone)
+        remove(gone)
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        refused = _refused(path, error)
+        if refused is None:
+            raise
+        raise refused from error
+
+
+@contextmanager
+def _temporary_name(path: Path) -> Iterator[Path]:
+    """A free name beside ``path`` that no other process uses; what stands there at the end is removed.
+
+    It is the same every time, so a killed process leaves one file or folder at most, until the next one comes.
+    """
+    stem = f".{path.name}"
+    with only_writer(path.with_name(f"{stem}.lock"), path) as alone:
+        # Without locks two processes may write at once: each under its own name, or one would finish the other's half.
+        name = f"{stem}.tmp{path.suffix}" if alone else f"{stem}.{os.getpid()}.tmp{path.suffix}"
+        temporary = path.with_name(name)
+        remove(temporary)
+        try:
+            yield temporary
+        finally:
+            with suppress(OSError):
+                remove(temporary)
+
+
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it is fsync'd and renamed to ``path``.
 
     The temporary name keeps the suffix of ``path`` (numpy and matplotlib choose formats by it). On any exception the
-    temporary file is removed and an older ``path`` is left as it was. Raises :class:`OutputError` for operating-system
-    errors such as a full disk.
+    temporary file is removed and an older ``path`` is left as it was. A second process that writes ``path`` waits.
+    Raises :class:`OutputError` for operating-system errors such as a full disk.
     """
     path = Path(path)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=f".tmp{path.suffix}", dir=path.parent)
-        os.close(descriptor)
-        temporary = Path(name)
-        os.chmod(temporary, 0o666 & ~_umask())
+    with _errors_name(path), _temporary_name(path) as temporary:
+        temporary.touch()
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
-        temporary = None
-    except Exception as error:
-        refused = _refused(path, error)
-        if refused is None:
-            raise
-        raise refused from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        sync(path.parent)
 
 
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success its files are fsync'd and it replaces ``path``."""
+    """Yield a temporary folder beside ``path``; on success all in it is fsync'd and it replaces ``path``.
+
+    As with :func:`atomic_write`, a failure leaves an older ``path`` as it was, and a second process waits. A kill just
+    between the two renames leaves no ``path``, never a part of one.
+    """
     path = Path(path)
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
-        os.chmod(temporary, 0o777 & ~_umask())
+    old = path.with_name(f".{path.name}.old")
+    with _errors_name(path), _temporary_name(path) as temporary:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        remove(old)
+        temporary.mkdir()
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _sync(file)
+        for entry in temporary.rglob("*"):
+            if not entry.is_symlink():
+                sync(entry)
+        sync(temporary)
         if path.exists():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
-        _sync(path.parent)
-        temporary = None
-    except Exception as error:
-        refused = _refused(path, error)
-        if refused is None:
+            os.replace(path, old)
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if old.exists():
+                os.replace(old, path)
             raise
-        raise refused from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+        sync(path.parent)
+        # Deleted under another name: killed on the way it must not leave half a folder under the final one.
+        remove(old)
 
 
 def write_json(path: str | Path, value: Any) -> None:

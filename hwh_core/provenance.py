@@ -21,6 +21,7 @@ PACKAGES = {"hwh_core": ROOT / "hwh_core", "hwh_kernels": ROOT / "kernels"}
 PLUMBING = (
     "hwh_core/config/",
     "hwh_core/files.py",
+    "hwh_core/locks.py",
     "hwh_core/scripting.py",
     "hwh_core/provenance.py",
     "hwh_core/progress.py",

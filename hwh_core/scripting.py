@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -12,6 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+# An operating system that refuses to write is no error of a program.
+_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class UserError(ValueError):
@@ -67,6 +71,15 @@ def end_with_the_workflow(seconds: float = 0.5) -> threading.Thread | None:
     return thread
 
 
+def die_with_the_parent() -> Callable[[], None] | None:
+    """``preexec_fn`` of a subprocess that Linux kills when this process dies: it never goes on writing alone."""
+    if sys.platform != "linux":
+        return None
+    # Loaded here and not in the child, where a lock of the loader may be held by a thread that is not there.
+    prctl, parent_death_signal = ctypes.CDLL(None).prctl, 1
+    return lambda: prctl(parent_death_signal, signal.SIGKILL)
+
+
 def run(main: Callable[[], None]) -> None:
     """Run a program's ``main``; errors that a user can mend end in one line on stderr and exit code 1."""
     from .config import ConfigError
@@ -82,7 +95,7 @@ def run(main: Callable[[], None]) -> None:
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in _REFUSED:
             raise
-        print(f"error: cannot write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print(f"error: cannot use {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         sys.exit(1)

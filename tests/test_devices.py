@@ -192,23 +192,6 @@ def test_a_long_wait_names_device_and_process(machine, tmp_path, monkeypatch, ca
     assert "CUDA_VISIBLE_DEVICES" not in os.environ, "the only device needs no naming"
 
 
-def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
-    path = tmp_path / "a.lock"
-    flock, calls = devices.fcntl.flock, []
-
-    def removed_before_the_first(descriptor, operation):
-        calls.append(descriptor)
-        if len(calls) == 1:
-            path.unlink()
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(devices.fcntl, "flock", removed_before_the_first)
-    descriptor = devices._lock(path)
-    assert len(calls) == 2
-    assert os.fstat(descriptor).st_ino == path.stat().st_ino
-    os.close(descriptor)
-
-
 @pytest.mark.parametrize("visible", ["", "-1", "7", "0,0", "GPU-cc"])
 def test_without_a_visible_device_nothing_happens(machine, tmp_path, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -218,6 +218,81 @@ def test_kill_in_the_middle_leaves_the_old_file(tmp_path):
     assert target.read_text(encoding="utf-8") == "old"
 
 
+KILLED = """
+import os, signal, sys
+from hwh_core import files
+with files.atomic_directory(sys.argv[1]) as temporary:
+    for name in ("a", "b"):
+        (temporary / name).write_text("new")
+    if sys.argv[2] == "writing":
+        os.kill(os.getpid(), signal.SIGKILL)
+    remove = files.remove
+    def dying(path):
+        if path.exists() and path.name == ".model.old":
+            (path / "a").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        remove(path)
+    files.remove = dying
+"""
+
+
+@pytest.mark.parametrize(("when", "found"), [("writing", "old"), ("removing the old one", "new")])
+def test_a_killed_replacement_of_a_folder_leaves_one_that_is_whole(tmp_path, when, found):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("old")
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(folder), when], check=False)
+        assert done.returncode == -9
+        assert [(path.name, path.read_text()) for path in sorted(folder.iterdir())] == [("a", found), ("b", found)]
+        assert len(names(tmp_path)) <= 4, "what killed processes leave does not accumulate"
+    with atomic_directory(folder) as temporary:
+        (temporary / "a").write_text("last")
+    assert names(tmp_path) == ["model"]
+    assert names(folder) == ["a"]
+
+
+def test_a_killed_removal_leaves_no_part_of_a_folder_and_the_next_one_the_rest(tmp_path, monkeypatch):
+    folder = tmp_path / ".train.shards"
+    folder.mkdir()
+    (folder / "index.json").touch()
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            files.remove_at_once(folder)
+    assert names(tmp_path) == [".train.shards.gone"]
+    folder.mkdir()
+    files.remove_at_once(folder)
+    assert names(tmp_path) == []
+
+
+def test_what_a_killed_process_left_is_used_up_by_the_next_write(tmp_path):
+    (tmp_path / ".value.json.tmp.json").write_text("half of an earlier value, and longer than the next one")
+    (tmp_path / ".value.json.lock").touch()
+    write_json(tmp_path / "value.json", 1)
+    assert names(tmp_path) == ["value.json"]
+    assert read_json(tmp_path / "value.json") == 1
+
+
+def test_a_folder_killed_between_its_two_renames_is_put_back_before_the_next_attempt(tmp_path):
+    (tmp_path / ".model.old").mkdir()
+    (tmp_path / ".model.old" / "weights").write_bytes(b"old")
+
+    def stopped() -> None:
+        with atomic_directory(tmp_path / "model"):
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        stopped()
+    assert (tmp_path / "model" / "weights").read_bytes() == b"old"
+    assert names(tmp_path) == ["model"]
+
+
 @pytest.mark.parametrize("writer", [atomic_write, atomic_directory])
 def test_a_full_disk_is_named_whatever_a_library_says(tmp_path, monkeypatch, writer):
     """torch and safetensors report it in errors of their own, without the word or the path."""

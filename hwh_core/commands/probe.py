@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.pretrained import LD_NUM_SINKS, LD_SINKS, LD_WINDOW, LD_WINDOWS
 from ..devices import take_devices
+from ..locks import only_writer
 from ..scripting import UserError
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Probe the model, classify its heads, and print where the layer means of RPD are highest."""
+    output = args.out.resolve()
+    with only_writer(output.with_name(f".{output.name}.lock"), args.out):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     from ..config import BandConfig
     from ..gpband.pretrained_heads import Model, Settings, describe_heads, summary
     from ..probes.analysis import BehaviorSettings, probe_model, run_settings

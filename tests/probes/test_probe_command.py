@@ -204,6 +204,13 @@ def test_a_folder_of_finished_samples_holds_nothing_else(random_llama, tmp_path)
         hwh_core.probe_model(model, None, np.ones((2, 20), int), 4, resume=tmp_path, progress=False)
 
 
+def test_a_probe_that_was_killed_as_it_began_begins_again(random_llama, tmp_path):
+    (tmp_path / ".settings.json.tmp.json").write_text('{"model')
+    model = load_model(random_llama)
+    result = hwh_core.probe_model(model, None, np.ones((2, 20), int), 4, resume=tmp_path, progress=False)
+    assert result["rpd"].shape[0] == 2
+
+
 def test_importing_the_package_loads_no_torch():
     code = "import hwh_core, sys; assert 'torch' not in sys.modules; assert callable(hwh_core.probe_model)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

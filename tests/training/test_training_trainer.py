@@ -133,33 +133,6 @@ def test_a_checkpoint_of_another_run_is_refused(settings, loader, tmp_path, chan
     assert str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt"])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(settings, loader, tmp_path, name):
-    values = settings(steps=6)
-    whole = make_trainer(values, loader, tmp_path / "whole")
-    whole.run()
-    folder = tmp_path / "damaged"
-    make_trainer(values, loader, folder).run()
-    file = folder / "step-00000006" / name
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(TrainingError, match=f"step-00000006/{name} is damaged"):
-        make_trainer(values, loader, folder).run()
-    for part in (folder / "step-00000006").iterdir():
-        part.unlink()
-    (folder / "step-00000006").rmdir()
-    resumed = make_trainer(values, loader, folder)
-    resumed.run()
-    for key, parameter in parameters(whole).items():
-        assert torch.equal(parameter, parameters(resumed)[key]), key
-
-
-def test_a_checkpoint_that_was_being_written_does_not_count(settings, loader, tmp_path):
-    (tmp_path / ".step-00000006.abc.tmp").mkdir(parents=True)
-    assert len(make_trainer(settings(), loader, tmp_path).run().rows) == 6
-
-
 def test_the_log_is_cut_to_the_resumed_step(tmp_path):
     log = tmp_path / "train_log.jsonl"
     log.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 6)) + '{"step": 6, "lo')
