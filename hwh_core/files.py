@@ -63,7 +63,8 @@ def remove_at_once(path: Path) -> None:
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
+def errors_name(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into an :class:`OutputError` that names ``path``."""
     try:
         yield
     except Exception as error:
@@ -101,7 +102,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     Raises :class:`OutputError` for operating-system errors such as a full disk.
     """
     path = Path(path)
-    with _errors_name(path), _temporary_name(path) as temporary:
+    with errors_name(path), _temporary_name(path) as temporary:
         temporary.touch()
         yield temporary
         sync(temporary)
@@ -118,7 +119,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     old = path.with_name(f".{path.name}.old")
-    with _errors_name(path), _temporary_name(path) as temporary:
+    with errors_name(path), _temporary_name(path) as temporary:
         if old.exists() and not path.exists():
             os.replace(old, path)
         remove(old)

@@ -29,6 +29,8 @@ PLUMBING = (
     "hwh_core/memory_estimate.py",
     "hwh_core/memory_plan.py",
 )
+# The clock of the day may be set back during weeks of work, which would make durations negative; this one is not set.
+_EPOCH = time.time() - time.monotonic()
 RECORDED_PACKAGES = (
     "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "pandas", "lm-eval", "datasets",
     "snakemake", "triton", "flash-linear-attention", "fla-core", "gguf", "matplotlib",
@@ -198,7 +200,7 @@ def write_manifest(
         "versions": package_versions(),
         "machine": machine(),
         "seed": seed,
-        "wall_seconds": round(time.time() - started, 3),
+        "wall_seconds": round(time.monotonic() + _EPOCH - started, 3),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **(extra or {}),
     }

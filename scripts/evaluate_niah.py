@@ -75,7 +75,7 @@ def main() -> None:
     identity = {"scale": settings["scale"], **{key: settings["model"][key] for key in ("architecture", "seed")}}
     identity["model"] = settings["model"]["name"]
     for output, grid in grids.items():
-        begun = time.time()
+        begun, clock = time.time(), time.monotonic()
         generator = NiahGenerator(
             tokenizer,
             haystack,
@@ -87,7 +87,7 @@ def main() -> None:
             unseen_only=settings.get("unseen_only", False),
         )
         samples = list(generator.grid(config.lengths, config.depths, config.samples_per_cell))
-        prepared = time.time()
+        prepared = time.monotonic()
         correct = score_samples(model, tokenizer, samples, config.metric, batch_tokens, config.max_new_tokens)
         labels = {
             "metric": config.metric,
@@ -105,7 +105,7 @@ def main() -> None:
             seed=settings["seed"],
             started=started if output == arguments.output else begun,
             extra={
-                "seconds": {"prompts": round(prepared - begun, 2), "scoring": round(time.time() - prepared, 2)},
+                "seconds": {"prompts": round(prepared - clock, 2), "scoring": round(time.monotonic() - prepared, 2)},
                 "precision": precision(model.device),
                 "largest_fill_error_tokens": max(sample.fill_error for sample in samples),
             },

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,25 @@ if importlib.util.find_spec("triton") is not None and not Path("/dev/nvidiactl")
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def mount_disk() -> Iterator[Callable[[Path, str], bool]]:
+    """Mounts a file system in memory with options (size=1m) on a folder; False where mounting is not permitted."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, options: str) -> bool:
+        if os.geteuid() or shutil.which("mount") is None:
+            return False
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        mounted.append(folder)
+        return True
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def _shape() -> dict[str, Any]:

@@ -172,16 +172,10 @@ run(main)
 
 
 @pytest.fixture(scope="module")
-def small_disk(tmp_path_factory):
+def small_disk(tmp_path_factory, mount_disk):
     """A folder in which a megabyte fits, and the file-size limit that stands for it where no disk can be mounted."""
     folder = tmp_path_factory.mktemp("disk")
-    mounted = False
-    if os.geteuid() == 0 and shutil.which("mount"):
-        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    yield folder, 0 if mounted else 2**20
-    if mounted:
-        subprocess.run(["umount", str(folder)], check=True)
+    return folder, 0 if mount_disk(folder, "size=1m") else 2**20
 
 
 @pytest.mark.parametrize("writer", sorted(WRITERS))

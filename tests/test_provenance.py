@@ -186,6 +186,15 @@ def test_manifest_records_inputs_settings_code_and_machine(tmp_path):
     assert manifest["machine"]["cores"] >= 1
 
 
+def test_a_clock_that_is_set_back_makes_no_negative_duration(tmp_path, monkeypatch):
+    artifact = tmp_path / "result.csv"
+    artifact.write_text("2", encoding="utf-8")
+    started, now = time.time() - 2, time.time
+    monkeypatch.setattr(provenance.time, "time", lambda: now() - 3600)
+    path = provenance.write_manifest(artifact, inputs=[], settings={}, started=started, script="requirements/update.py")
+    assert 2 <= read_json(path)["wall_seconds"] < 60
+
+
 def test_manifest_of_a_program_outside_the_project_has_no_code_hash(tmp_path):
     artifact = tmp_path / "result.csv"
     artifact.write_text("2", encoding="utf-8")

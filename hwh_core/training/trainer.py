@@ -19,6 +19,7 @@ from torch import nn
 from tqdm import tqdm
 
 from ..config import TrainingConfig
+from ..files import errors_name
 from ..modeling import HwHForCausalLM
 from .batches import Batches, Loader
 from .checkpoint import CheckpointFolder, truncate_log
@@ -282,13 +283,21 @@ class Trainer:
             yield lambda row: None
             return
         self.checkpoints.path.mkdir(parents=True, exist_ok=True)
-        with open(self.checkpoints.log_path, "a", encoding="utf-8") as stream:
+        path = self.checkpoints.log_path
+        with errors_name(path):
+            stream = open(path, "a", encoding="utf-8")  # noqa: SIM115
 
-            def write(row: dict[str, Any]) -> None:
+        def write(row: dict[str, Any]) -> None:
+            with errors_name(path):
                 stream.write(json.dumps(row) + "\n")
                 stream.flush()
 
+        try:
             yield write
+        finally:
+            # Every row was flushed: what is left to write now could not be written before, and that was said.
+            with contextlib.suppress(OSError):
+                stream.close()
 
     def _rows(self) -> list[dict[str, Any]]:
         with open(self.checkpoints.log_path, encoding="utf-8") as stream:

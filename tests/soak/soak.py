@@ -60,6 +60,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=60, help="kills to be done (default: 60)")
     parser.add_argument("--minutes", type=float, default=25, help="no round is begun after this time (default: 25)")
     parser.add_argument("--seed", type=int, help="of the plan of kills (default: from the clock; printed)")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=SHARES, default=list(SHARES), help="what is killed (default: all)"
+    )
     parser.add_argument("--workers", type=int, default=2, help="rounds at a time (default: 2)")
     options = parser.parse_args()
     seed = int(time.time()) if options.seed is None else options.seed
@@ -90,8 +93,10 @@ def main() -> int:
     with ThreadPoolExecutor(options.workers) as pool:
         kinds = bench.kinds(base / "undisturbed" / "training" / "out" / "model")
         # The first one trains the model that others measure.
-        references = [reference_of(kinds[0]), *pool.map(reference_of, [*kinds[1:], *bench.large_kinds()])]
-        rounds = plan(references, options.kills, seed)
+        training, *others = [*kinds, *bench.large_kinds()]
+        references = [reference_of(training)]
+        references += pool.map(reference_of, [kind for kind in others if kind.name in options.kinds])
+        rounds = plan([one for one in references if one.kind.name in options.kinds], options.kills, seed)
         list(pool.map(one_round, enumerate(rounds, start=1)))
     console = Console() if sys.stdout.isatty() else Console(width=160)
     print_table(done, console)

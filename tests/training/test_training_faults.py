@@ -13,6 +13,7 @@ import pytest
 import torch
 from test_training_trainer import Interrupting, die, make_trainer, parameters
 
+from hwh_core.files import OutputError
 from hwh_core.training.checkpoint import CheckpointFolder
 from hwh_core.training.settings import TrainingError
 
@@ -117,6 +118,62 @@ def test_checkpoints_are_ordered_by_step_whatever_the_clock_said(settings, loade
     assert_trained_as(trainer, whole)
     # The older one is the one that goes when a newer one is saved.
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000004", "step-00000006"]
+
+
+@pytest.fixture
+def disk(tmp_path, mount_disk):
+    """A file system of its own, and a function that mounts it with other options."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not mount_disk(folder, "size=100m"):
+        pytest.skip("a disk that is full or read-only cannot be mounted here: that needs root")
+
+    def remount(options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+    return folder, remount
+
+
+def test_a_full_disk_stops_a_training_and_its_checkpoints_stay(settings, loader, disk, whole):
+    folder, remount = disk
+    with pytest.raises(MemoryError):
+        make_trainer(settings(), Interrupting(loader, 3, die), folder).run()
+    used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    # The checkpoint after step 4 fits as well, that after step 6 does not: then there are three for a moment.
+    remount(f"size={int(2.5 * used)}")
+    with pytest.raises(OutputError, match=r"cannot write .*step-00000006: No space left on device; nothing was kept"):
+        make_trainer(settings(), loader, folder).run()
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000002", "step-00000004", "train_log.jsonl"]
+    remount("size=100m")
+    trainer = make_trainer(settings(), loader, folder)
+    assert [row["step"] for row in trainer.run().rows] == list(range(1, 7))
+    assert_trained_as(trainer, whole)
+
+
+def test_a_disk_that_is_full_for_a_line_of_the_log_is_named(settings, loader, tmp_path):
+    full = Path("/dev/full")
+    if not full.is_char_device():
+        pytest.skip("/dev/full is not there")
+    tmp_path.joinpath("train_log.jsonl").symlink_to(full)
+    trainer = make_trainer(settings(), loader, tmp_path)
+    with trainer._log() as write, pytest.raises(OutputError, match=r"cannot write .*train_log\.jsonl: No space left"):
+        write({"step": 1})
+
+
+def test_a_read_only_disk_is_named_and_nothing_is_lost(settings, loader, disk, whole):
+    folder, remount = disk
+    with pytest.raises(MemoryError):
+        make_trainer(settings(), Interrupting(loader, 3, die), folder).run()
+    remount("ro")
+    with pytest.raises(OutputError, match=r"cannot write .*train_log\.jsonl: Read-only file system"):
+        make_trainer(settings(), loader, folder).run()
+    with pytest.raises(OSError, match="Read-only file system") as error, CheckpointFolder(folder, {}, 1).locked():
+        pass
+    assert error.value.filename == str(folder / ".lock"), "what the program says names this file"
+    remount("rw")
+    trainer = make_trainer(settings(), loader, folder)
+    trainer.run()
+    assert_trained_as(trainer, whole)
 
 
 @pytest.mark.parametrize(
