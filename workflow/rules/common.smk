@@ -26,6 +26,9 @@ except ConfigError as error:
 os.environ.update(HWH_WORKFLOW_PID=str(os.getpid()))
 # Everything but the rules of `snakemake fetch` runs with the hub switched off.
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+if workflow.remote_exec:
+    # On a node of a cluster; what needs the hub runs where Snakemake was started.
+    os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -79,6 +79,8 @@ rule build_tokenizer:
         "<logs>/build_tokenizer/{tokenizer}.log",
     benchmark:
         "<benchmarks>/build_tokenizer/{tokenizer}.tsv"
+    # From a hub it is fetched, which nodes of a cluster cannot.
+    localrule: any(tokenizer.kind == "hub" for tokenizer in PRESET.tokenizers)
     conda:
         "../envs/data.yaml"
     threads: 2

@@ -29,16 +29,20 @@ rule train_hwh:
         mem_mb=6000,
         runtime=2880,
         gpu=GPU,
+        nodes=1,
     params:
+        launch=program("launch"),
         program=program("train"),
         code=code("train", only=TRAINING_CODE),
         store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
         folder=lambda wildcards, output: os.path.dirname(output[-1]),
         settings=hwh_training_settings,
+    # SLURM sends SIGTERM to every process of a job: shell and tee stay until the training has saved a checkpoint.
     shell:
-        "python {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
+        "trap : TERM; python {params.launch:q} --gpus {resources.gpu} --nodes {resources.nodes}"
+        " {params.program:q} --settings {params.settings:q} --store {params.store:q}/train"
         " --held-out {params.store:q}/held_out --tokenizer {params.store:q}/tokenizer --output {params.folder:q}"
-        " --checkpoints {params.folder:q}/checkpoints 2>&1 | tee {log:q}"
+        " --checkpoints {params.folder:q}/checkpoints 2>&1 | (trap '' TERM; tee {log:q})"
 
 
 # What every head reads, near or far; RFIS and RPD of those that rotate. Asked for where hwh.probe is set.
