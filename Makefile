@@ -46,10 +46,11 @@ LOAD = import torch, torch.utils.data, transformers, datasets, lm_eval.evaluator
 MALLOC = MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456 \
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 
-.PHONY: help known-preset setup setup-dev reproduce report claims test pytest soak chromium lint format dry-runs doctor bundle pins clean-venv
+.PHONY: help known-preset setup setup-dev reproduce report claims test pytest soak chromium slurm-wlm test-slurm test-slurm-short \
+	lint format dry-runs doctor bundle pins clean-venv
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -109,6 +110,22 @@ chromium:  ## install Chromium where it is missing (Debian, as root): without it
 	  echo "error: no Chromium here, and it can be installed by root with apt-get only; install it by hand, or name a" \
 	    "program of another place in HWH_CHROMIUM" >&2; exit 1; fi; \
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium
+
+slurm-wlm:  ## install Debian's SLURM where it is missing (as root), for test-slurm
+	@export PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
+	for name in munged slurmctld slurmd sbatch srun scancel scontrol sinfo squeue; do \
+	  command -v "$$name" >/dev/null || missing="$$missing $$name"; done; \
+	test -z "$$missing" && exit 0; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+	  echo "error: not here:$$missing; only root can install them, with apt-get: install SLURM and munge first, on Debian" \
+	    "and Ubuntu the packages slurm-wlm and munge" >&2; exit 1; fi; \
+	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends slurm-wlm munge
+
+test-slurm: slurm-wlm $(VENV)/.installed-slurm  ## the workflow on a SLURM of its own, alone on this machine: the whole smoke preset and all checks (half an hour)
+	$(RUN) OMP_NUM_THREADS=1 $(BIN)/python tests/slurm/check_slurm.py
+
+test-slurm-short: slurm-wlm $(VENV)/.installed-slurm  ## of these: time limit, repeat, scancel (some minutes; CI runs it)
+	$(RUN) OMP_NUM_THREADS=1 $(BIN)/python tests/slurm/check_slurm.py limits
 
 lint: setup-dev  ## ruff, snakefmt and snakemake --lint
 	$(BIN)/ruff check .

@@ -21,6 +21,9 @@ TARGETS = {
     "report",
     "test",
     "chromium",
+    "slurm-wlm",
+    "test-slurm",
+    "test-slurm-short",
     "lint",
     "dry-runs",
     "doctor",
@@ -143,7 +146,7 @@ def test_ci_is_executable_and_runs_what_the_readme_says():
     assert script.stat().st_mode & stat.S_IXUSR
     assert "set -euo pipefail" in text
     steps = re.findall(r"^make ([a-z-]+)$", text, flags=re.MULTILINE)
-    assert steps == ["setup-dev", "chromium", "lint", "dry-runs", "test"]
+    assert steps == ["setup-dev", "chromium", "lint", "dry-runs", "test-slurm-short", "test"]
     assert text.index("export HWH_REQUIRE_BROWSER=1") < text.index("make test")
 
 
@@ -170,6 +173,27 @@ def test_chromium_is_installed_where_it_is_missing_and_may_be(checkout, tmp_path
     program("id", "echo 1000")
     assert make(checkout, "chromium", path=str(tools)).returncode == 0
     assert (tmp_path / "asked").read_text() == asked
+
+
+def test_slurm_is_installed_where_it_is_missing_and_may_be(checkout, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    makefile = checkout / "Makefile"
+    # A machine with SLURM has it in folders that are no part of this PATH.
+    makefile.write_text(makefile.read_text(encoding="utf-8").replace(":/usr/sbin:/sbin", ""), encoding="utf-8")
+    for tool in ("make", "bash", "sh", "head", "awk"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    for name, text in (("apt-get", f'echo "$@" >> {tmp_path}/asked'), ("id", "echo 1000")):
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (tools / name).chmod(0o755)
+    done = make(checkout, "test-slurm-short", path=str(tools))
+    assert done.returncode != 0
+    assert "not here: munged slurmctld slurmd sbatch" in done.stderr
+    assert "packages slurm-wlm and munge" in done.stderr
+    (tools / "id").write_text("#!/bin/sh\necho 0\n", encoding="utf-8")
+    assert make(checkout, "slurm-wlm", path=str(tools)).returncode == 0
+    asked = (tmp_path / "asked").read_text()
+    assert asked == "update -q\ninstall -q -y --no-install-recommends slurm-wlm munge\n"
 
 
 def test_lint_runs_every_checker(checkout):

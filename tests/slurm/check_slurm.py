@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from small_cluster import PROGRAMS, Job, SmallCluster, program
 from workflow_run import CheckFailed, Run, Submission, write_preset, write_profile
 
@@ -34,16 +33,21 @@ def states(jobs: list[Job]) -> list[str]:
 
 def stop_after_a_checkpoint(submission: Submission, model: str, job: Job, processes: int) -> int:
     """Hold the training of ``job`` once it has saved a checkpoint; returns the step. So it cannot end by itself."""
-    folder = submission.run.path(f"hwh/tiny/{model}/checkpoints")
-    before = {path.name for path in folder.glob("step-*")}
-    submission.wait_for(
-        f"a checkpoint of job {job.number}", lambda: {path.name for path in folder.glob("step-*")} - before
-    )
-    trainings = submission.trainings(model, job.number)
-    submission.require(len(trainings) == processes, f"{len(trainings)} processes train, expected {processes}")
+
+    def started() -> list[psutil.Process] | None:
+        found = submission.trainings(model, job.number)
+        return found if len(found) == processes else None
+
+    def saved() -> list[int]:
+        folder = submission.run.path(f"hwh/tiny/{model}/checkpoints")
+        return [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
+
+    trainings = submission.wait_for(f"{processes} processes that train {model}", started)
+    # A step takes some hundredths of a second.
+    submission.wait_for(f"a checkpoint of {model}", saved, pause=0.01)
     for training in trainings:
         training.suspend()
-    return max(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+    return max(saved())
 
 
 def next_job(submission: Submission, comment: str, number: int) -> Job:
@@ -175,28 +179,11 @@ def went_on_from_the_signal(submission: Submission, model: str, step: int) -> No
     submission.require(after > step and after % 10, f"held after step {step}, went on after step {after}")
 
 
-def install() -> None:
-    """Install Debian's SLURM where it is missing and this user may; otherwise say what to install."""
-    missing = [name for name in PROGRAMS if program(name) is None]
-    if not missing:
-        return
-    commands = [["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", "slurm-wlm", "munge"]]
-    rights = [] if os.getuid() == 0 else ["sudo", "-n"]
-    try:
-        if rights:
-            subprocess.run([*rights, "true"], check=True, capture_output=True)
-        for command in commands:
-            print("+", *rights, *command, flush=True)
-            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            subprocess.run([*rights, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"{error}", file=sys.stderr)
+def require_programs() -> None:
+    """End with what to install where SLURM is missing."""
     missing = [name for name in PROGRAMS if program(name) is None]
     if missing:
-        sys.exit(
-            f"error: no {', '.join(missing)} here; install SLURM and munge (Debian, Ubuntu: sudo apt-get install "
-            "slurm-wlm munge), then run this again"
-        )
+        sys.exit(f"error: no {', '.join(missing)} here; `make slurm-wlm` installs them on Debian, or says what to do")
 
 
 CHECKS: dict[str, tuple[Callable[[SmallCluster, Run], None], dict[str, object]]] = {
@@ -215,7 +202,7 @@ def main() -> None:
     unknown = set(arguments.checks) - set(CHECKS)
     if unknown:
         parser.error(f"no check is named {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
-    install()
+    require_programs()
     # As an exception, so that the cluster ends and its folder goes whatever ends this program.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # Below /tmp: the path of a socket is short.

@@ -99,13 +99,13 @@ class Submission:
         """What Snakemake printed so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_for(self, what: str, condition: Any, seconds: float = 600) -> Any:
+    def wait_for(self, what: str, condition: Any, seconds: float = 600, pause: float = 0.5) -> Any:
         """The first true value of ``condition()``; fails when Snakemake ends before, or after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             self.require(self.process.poll() is None, f"waiting for {what}: Snakemake ended before")
             self.require(time.monotonic() < deadline, f"waiting for {what}: not after {seconds:.0f} s")
-            self._pause()
+            self._pause(pause)
         return value
 
     def end(self, seconds: float = 1800) -> int:
@@ -113,12 +113,12 @@ class Submission:
         deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             self.require(time.monotonic() < deadline, f"Snakemake did not end within {seconds:.0f} s")
-            self._pause()
+            self._pause(0.5)
         return self.process.returncode
 
-    def _pause(self) -> None:
+    def _pause(self, seconds: float) -> None:
         """A moment between two looks, in which a person cancels each job that is ``unwanted``, once it runs."""
-        time.sleep(0.5)
+        time.sleep(seconds)
         for job in self.jobs(self.unwanted) if self.unwanted else ():
             if job.state == "RUNNING":
                 self.cluster.command("scancel", str(job.number))

@@ -14,6 +14,7 @@ GPU_RULES = {
     "train_hwh",
     "probe_controlled",
     "probe_pretrained",
+    "qk_norms",
     "behavior_scores",
     "evaluate",
     "evaluate_niah",
