@@ -7,6 +7,7 @@ is limited. Needs Debian's slurm-wlm, no configuration under /etc, and no rights
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -188,7 +189,10 @@ class SmallCluster:
         for name in ("state", "bin"):
             (self.folder / name).mkdir()
         for number in range(4):
-            (self.folder / f"gpu{number}").touch()
+            (self.folder / f"gpu{number}").symlink_to("/dev/null")
+        # slurmd would else look which cgroups there are, and not start where it may not use them.
+        plugin = "disabled" if self._version() >= (23, 11) else "cgroup/v1"
+        (self.folder / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\nCgroupMountpoint={self.folder}/cgroup\n")
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
         host, ports = socket.gethostname(), free_ports(1 + len(NODES))
         nodes = "\n".join(
@@ -207,6 +211,10 @@ class SmallCluster:
         for name in NODES:
             self._daemon("slurmd", "-D", "-N", name)
         self._wait("nodes that are idle", lambda: self._states() == ["idle"] * len(NODES))
+
+    def _version(self) -> tuple[int, int]:
+        found = re.search(r"(\d+)\.(\d+)", self.command(program("slurmd") or "slurmd", "-V"))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def _start_munge(self) -> None:
         key = self.folder / "munge.key"
