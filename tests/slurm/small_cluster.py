@@ -95,7 +95,7 @@ class SmallCluster:
 
     def environment(self) -> dict[str, str]:
         """Environment of a user of this cluster."""
-        others = ("SLURM_", "SBATCH_", "SRUN_")
+        others = ("SLURM_", "SBATCH_", "SRUN_", "HF_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         path = os.pathsep.join([str(self.folder / "bin"), kept.get("PATH", ""), *SYSTEM_FOLDERS])
         return {**kept, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}

@@ -15,6 +15,7 @@ import yaml
 from small_cluster import Job, SmallCluster
 
 ROOT = Path(__file__).resolve().parents[2]
+LOCAL_RULES = {"all", "fetch", "fetch_source", "fetch_pretrained", "extract_rows"}
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "profile.yaml"
 
 
@@ -134,12 +135,12 @@ class Submission:
         self.process.kill()
         raise CheckFailed(f"{sentence}\n--- jobs\n{table}\n--- Snakemake\n{self.output[-6000:]}{last}")
 
-    def submitted(self) -> dict[str, int]:
-        """How often Snakemake started each rule, without those that run where it runs; groups count by their jobs."""
-        found: dict[str, int] = {}
-        for rule in re.findall(r"^ *rule (\w+):", self.output, re.MULTILINE):
-            found[rule] = found.get(rule, 0) + 1
-        return found
+    def require_that_all_were_submitted(self) -> None:
+        """No rule ran where Snakemake runs but those that fetch, and every job that SLURM had is one of Snakemake's."""
+        local = set(re.findall(r"^localrule (\w+):", self.output, re.MULTILINE))
+        self.require(local <= LOCAL_RULES, f"not through sbatch: {', '.join(sorted(local - LOCAL_RULES))}")
+        numbers = re.findall(r"has been submitted with SLURM jobid (\d+)", self.output)
+        self.require([str(job.number) for job in self.jobs()] == sorted(numbers, key=int), f"submitted: {numbers}")
 
     def trainings(self, model: str, number: int | None = None) -> list[psutil.Process]:
         """Processes that train ``model``: those with the token store open, neither launcher, shell nor torchrun."""
