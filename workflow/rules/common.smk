@@ -28,7 +28,7 @@ os.environ.update(HWH_WORKFLOW_PID=str(os.getpid()))
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 if workflow.remote_exec:
     # On a node of a cluster; what needs the hub runs where Snakemake was started.
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.update(HF_HUB_OFFLINE="1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
