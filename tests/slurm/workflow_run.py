@@ -38,6 +38,8 @@ def write_profile(folder: Path, training: dict[str, Any], **changes: Any) -> Pat
         "slurm-status-command": "squeue",
         "slurm-init-seconds-before-status-checks": 2,
         "seconds-between-status-checks": 2,
+        # What the Snakemake in a job printed would stand among what this one prints.
+        "show-failed-logs": False,
     }
     folder.mkdir()
     (folder / "profile.yaml").write_text(yaml.safe_dump(profile | site | changes))
