@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from . import clustering
 from .errors import BandError
 from .extraction import BandResult, analyse
 from .heads import CLASSES, classify_heads, gqa_entanglement, head_rows, kv_groups, layer_boundaries
-from .maps import load_maps, read_description, read_npz
+from .maps import Maps, load_maps, read_description, read_npz
 from .record import factor_record, number, predictions
 from .stages import predicted_stages
 from .validation import mean_over_samples, validate
@@ -98,6 +98,25 @@ def bands_record(result: BandResult, model: Model, training_length: int | None) 
     }
 
 
+def by_frequencies(maps: Maps, layer_inv_freq: np.ndarray | None) -> list[tuple[np.ndarray, Maps]]:
+    """Layers that rotate with the same frequencies, and their maps: those of ``maps.inv_freq`` first.
+
+    ``layer_inv_freq`` [L, F] where layers differ, as in Gemma 3: a band lies at other groups for other frequencies.
+    """
+    if layer_inv_freq is None:
+        return [(np.arange(maps.shape[1]), maps)]
+    others = [row for row in np.unique(layer_inv_freq, axis=0) if not np.array_equal(row, maps.inv_freq)]
+    parts = []
+    for table in (maps.inv_freq, *others):
+        rows = np.flatnonzero((layer_inv_freq == table).all(axis=1))
+        part = replace(
+            maps, rfis=maps.rfis[:, rows], rpd=maps.rpd[:, rows], inv_freq=table, null=maps.null[rows],
+            layer_index=maps.layer_index[rows], present=maps.present[rows],
+        )  # fmt: skip
+        parts.append((rows, part))
+    return parts
+
+
 def describe_heads(settings: Settings, probe: Path, behavior: Path, heads: Path, bands: Path) -> dict[str, Any]:
     """Write ``heads`` (.csv and .parquet) and ``bands`` (.json) with their manifests; returns what bands.json holds.
 
@@ -112,9 +131,21 @@ def describe_heads(settings: Settings, probe: Path, behavior: Path, heads: Path,
 
     seeds = [int(value) for value in np.random.SeedSequence(settings.seed).generate_state(3)]
     resamples = settings.band.bootstrap_resamples
-    result = analyse(maps, int(about["length"]), settings.band, seeds[0])
-    classes = classify_heads(maps, *layer_boundaries(result), resamples=resamples, seed=seeds[1])
-    record = bands_record(result, settings.model, about.get("training_length"))
+    parts = by_frequencies(maps, read_npz(probe, ()).get("layer_inv_freq"))
+    results = [(rows, analyse(part, int(about["length"]), settings.band, seeds[0])) for rows, part in parts]
+    boundaries, origins = np.full(maps.shape[1], np.nan), [""] * maps.shape[1]
+    for rows, result in results:
+        boundaries[rows], sources = layer_boundaries(result)
+        for row, origin in zip(rows, sources, strict=True):
+            origins[row] = origin
+    classes = classify_heads(maps, boundaries, origins, resamples=resamples, seed=seeds[1])
+    record = bands_record(results[0][1], settings.model, about.get("training_length"))
+    if len(results) > 1:
+        record["bands_of_layers"] = maps.layer_index[results[0][0]].tolist()
+        record["other_frequencies"] = [
+            bands_record(result, settings.model, None) | {"bands_of_layers": maps.layer_index[rows].tolist()}
+            for rows, result in results[1:]
+        ]
     record["num_heads_by_class"] = {kind: int((classes.head_class == kind).sum()) for kind in CLASSES}
     record["gqa_entanglement"] = gqa_entanglement(classes, int(about["num_kv_heads"]))
     record["validation"] = None if np.isnan(qr).all() else validate(classes, qr, ld, seed=seeds[2])

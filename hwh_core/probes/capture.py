@@ -122,12 +122,13 @@ class _Collector:
 
     def __init__(
         self,
-        tables: list[tuple[Tensor, float | None]],
+        read_tables: Callable[[], list[tuple[Tensor, float | None]]],
         num_queries: int,
         nope: Literal["skip", "include"],
         consume: Callable[[LayerCapture], None],
     ) -> None:
-        self.tables = tables
+        self.read_tables = read_tables
+        self.tables: list[tuple[Tensor, float | None]] | None = None
         self.num_queries = num_queries
         self.nope = nope
         self.consume = consume
@@ -169,6 +170,9 @@ class _Collector:
 
     def _frequencies(self, rotation: Rotation, positions: Tensor, layer: int) -> tuple[Tensor, float, Tensor, Tensor]:
         """The model's own table whose cosines and sines the layer used, with the factor on them."""
+        if self.tables is None:
+            # Not before the forward pass, which chooses among the tables of a model with longrope.
+            self.tables = self.read_tables()
         cos, sin = rotation.cos[0].double(), rotation.sin[0].double()
         if rotation.cos.shape[0] > 1 and not bool((rotation.cos == rotation.cos[:1]).all()):
             raise UnsupportedModelError(f"model: positions differ between the samples of a batch in layer {layer}")
@@ -298,14 +302,14 @@ def stream_layers(
             "measure fewer queries or take longer samples"
         )
     adapter = adapter_for(model)
-    collector = _Collector(adapter.frequency_tables(model), num_queries, nope, consume)
+    collector = _Collector(lambda: adapter.frequency_tables(model), num_queries, nope, consume)
     training = model.training
     model.eval()
     try:
         adapter.forward(model, input_ids.to(next(model.parameters()).device), collector)
     finally:
         model.train(training)
-    if collector.tables and not collector.rotations:
+    if adapter.frequency_tables(model) and not collector.rotations:
         raise UnsupportedModelError(
             f"model {type(model).__name__}: it holds RoPE frequencies but never called the apply_rotary_pos_emb of its "
             "module, so it rotates in another way, which the probe does not know"

@@ -14,6 +14,7 @@ from .errors import ProbeError
 
 PER_SAMPLE = ("rfis", "rpd", "sample_weight")
 REQUIRED = ("rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index")
+OPTIONAL = ("rfis_initial", "rpd_initial", "layer_inv_freq")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class ProbeMaps:
     ``rfis`` and ``rpd`` float32 [sample, layer, head, frequency]; ``inv_freq`` float64 [F] in radians a token as read
     from the loaded model, 0 for a group without rotation; ``null`` float64 [F] (or [L, F] where layers differ), the
     closed-form g(r) of these query and key positions; ``sample_weight`` float64 [n]; ``layer_index`` int [L].
-    Heads that a layer of a hybrid does not have are NaN. ``description`` is what probe.json holds.
+    Heads that a layer of a hybrid does not have are NaN. ``description`` is what probe.json holds. Where layers rotate
+    with different frequencies (Gemma 3), ``layer_inv_freq`` [L, F] has those of each, and ``inv_freq`` the lowest.
     """
 
     rfis: np.ndarray
@@ -35,14 +37,12 @@ class ProbeMaps:
     description: dict[str, Any] = field(default_factory=dict)
     rfis_initial: np.ndarray | None = None
     rpd_initial: np.ndarray | None = None
+    layer_inv_freq: np.ndarray | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays as they go into the .npz file."""
         arrays = {name: getattr(self, name) for name in REQUIRED}
-        for name in ("rfis_initial", "rpd_initial"):
-            value = getattr(self, name)
-            if value is not None:
-                arrays[name] = value
+        arrays |= {name: value for name in OPTIONAL if (value := getattr(self, name)) is not None}
         return arrays
 
     def save(self, npz: str | Path, json: str | Path | None = None) -> None:
@@ -66,7 +66,7 @@ class ProbeMaps:
         if missing:
             raise ProbeError(f"{npz}: array {missing[0]!r} is missing; probe the model again")
         record = npz.with_suffix(".json")
-        known = {name: arrays[name] for name in (*REQUIRED, "rfis_initial", "rpd_initial") if name in arrays}
+        known = {name: arrays[name] for name in (*REQUIRED, *OPTIONAL) if name in arrays}
         return cls(**known, description=read_json(record) if record.is_file() else {})
 
 
@@ -77,8 +77,9 @@ def join_maps(parts: Sequence[ProbeMaps]) -> ProbeMaps:
     """
     first = parts[0]
     for part in parts[1:]:
-        for name in ("inv_freq", "null", "layer_index"):
-            if not np.array_equal(getattr(part, name), getattr(first, name)):
+        for name in ("inv_freq", "layer_inv_freq", "null", "layer_index"):
+            one, other = getattr(part, name), getattr(first, name)
+            if (one is None) != (other is None) or (one is not None and not np.array_equal(one, other)):
                 raise ProbeError(f"samples: {name} of the model changes from sample to sample; take equal lengths")
     about = [part.description for part in parts]
     description = {

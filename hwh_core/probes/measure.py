@@ -165,6 +165,7 @@ class MapCollector:
             for table, o in zip(tables, (outlines[layer] for layer in index), strict=True)
         ]
         same = all(np.array_equal(null, nulls[0]) for null in nulls)
+        lowest = min(tables, key=lambda table: float(np.min(table, where=table > 0, initial=np.inf)))
         one = outlines[index[0]]
         description = {
             "model": getattr(model, "name_or_path", "") or type(model).__name__,
@@ -187,8 +188,9 @@ class MapCollector:
             "windows": sorted({o["window"] for o in outlines.values() if o["window"] is not None}),
         }
         return ProbeMaps(
-            rfis=rfis, rpd=rpd, inv_freq=tables[0], null=nulls[0] if same else np.stack(nulls),
+            rfis=rfis, rpd=rpd, inv_freq=lowest, null=nulls[0] if same else np.stack(nulls),
             sample_weight=np.ones(samples), layer_index=np.array(index), description=description,
+            layer_inv_freq=None if all(np.array_equal(table, lowest) for table in tables) else np.stack(tables),
         )  # fmt: skip
 
 

@@ -150,6 +150,8 @@ class TransformersAdapter:
 
     def forward(self, model: Any, input_ids: Tensor, observer: Observer) -> None:
         """See :class:`Adapter`. The language-model head is left out."""
+        if (reason := known_obstacle(model)) is not None:
+            raise UnsupportedModelError(f"model {type(model).__name__}: {reason}")
         with self._watched(model, observer):
             model.base_model(input_ids=input_ids, use_cache=False)
 
@@ -213,6 +215,20 @@ class TransformersAdapter:
             return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
         return attention
+
+
+def known_obstacle(model: torch.nn.Module) -> str | None:
+    """Why a model cannot be taken apart into frequencies, as far as its config tells; None where it tells nothing."""
+    config = model.config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = {part.get("rope_type") for part in (parameters, *parameters.values()) if isinstance(part, dict)}
+    if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
+        return "ALiBi: a bias by distance takes the place of rotation"
+    if "dynamic" in kinds:
+        return "dynamic NTK: its frequencies change with the length of a sequence and with what ran before"
+    if getattr(config, "kv_lora_rank", None) and getattr(config, "rope_interleave", True):
+        return "multi-head latent attention that rotates in another way, which the probe does not know"
+    return None
 
 
 def _watched_rotation(rotate: Any, observer: Observer) -> Any:

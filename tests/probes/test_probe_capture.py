@@ -26,6 +26,14 @@ def llama(**changes):
     return tf.LlamaForCausalLM(tf.LlamaConfig(**(BASE | changes))).eval()
 
 
+def longrope(original_length):
+    """Frequencies divided by other factors from ``original_length`` tokens on; sequences here have 64."""
+    scaling = rope(rope_type="longrope", factor=4.0, original_max_position_embeddings=original_length,
+                   short_factor=[1.0] * 8, long_factor=[1.0 + r for r in range(8)])  # fmt: skip
+    config = tf.Phi3Config(**BASE, **scaling, original_max_position_embeddings=original_length)
+    return tf.Phi3ForCausalLM(config).eval()
+
+
 FAMILIES = {
     "llama": lambda: llama(),
     "llama3 scaling": lambda: llama(
@@ -33,6 +41,13 @@ FAMILIES = {
                original_max_position_embeddings=32)),
     "yarn": lambda: llama(**rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
     "linear": lambda: llama(**rope(rope_type="linear", factor=4.0)),
+    "llama 2 (one key head a query head)": lambda: llama(num_key_value_heads=4),
+    "gemma 1 (heads of 256)": lambda: tf.GemmaForCausalLM(
+        tf.GemmaConfig(**(BASE | {"num_key_value_heads": 4}), head_dim=256)).eval(),
+    "longrope, short": lambda: longrope(64),
+    "longrope, long": lambda: longrope(32),
+    "smollm3": lambda: tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**BASE)).eval(),
+    "olmo2 (QK-norm over all heads)": lambda: tf.Olmo2ForCausalLM(tf.Olmo2Config(**BASE)).eval(),
     "qwen3 (QK-norm)": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**BASE, head_dim=32)).eval(),
     "phi3 (fused projections)": lambda: tf.Phi3ForCausalLM(tf.Phi3Config(**BASE)).eval(),
     "mistral (window)": lambda: tf.MistralForCausalLM(tf.MistralConfig(**BASE, sliding_window=16)).eval(),
@@ -93,6 +108,12 @@ def test_special_mechanisms_are_recorded():
     assert layers["llama"][0].pairing == "half"
     assert layers["neox (partial)"][0].num_frequency_groups == 3
     assert layers["phi (sliced partial)"][0].num_frequency_groups == 5
+    assert layers["gemma 1 (heads of 256)"][0].num_frequency_groups == 128
+    assert layers["qwen3 (QK-norm)"][0].k.shape[0] == 2
+    assert layers["mistral (window)"][0].window == 16
+    short, long = layers["longrope, short"][0].inv_freq, layers["longrope, long"][0].inv_freq
+    torch.testing.assert_close(short / long, torch.arange(1.0, 9.0))
+    assert layers["longrope, long"][0].attention_scaling > 1
     local, full = layers["gemma3 (two tables)"]
     assert not torch.equal(local.inv_freq, full.inv_freq)
     scaled, plain = layers["llama3 scaling"][0].inv_freq, layers["llama"][0].inv_freq
@@ -162,13 +183,44 @@ def test_learned_sinks_are_refused_by_name(ids):
         capture(tf.GptOssForCausalLM(config), ids[0], 4)
 
 
-def test_a_model_that_rotates_in_another_way_is_refused(ids):
+def latent_attention(**changes):
     config = tf.DeepseekV3Config(
         **(BASE | {"num_key_value_heads": 4}), q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=16,
-        qk_nope_head_dim=16, v_head_dim=16, first_k_dense_replace=5,
+        qk_nope_head_dim=16, v_head_dim=16, first_k_dense_replace=5, **changes,
     )  # fmt: skip
-    with pytest.raises(UnsupportedModelError, match=r"DeepseekV3ForCausalLM.*rotates in another way"):
-        capture(tf.DeepseekV3ForCausalLM(config), ids[0], 4)
+    return tf.DeepseekV3ForCausalLM(config).eval()
+
+
+REFUSED = {
+    "ALiBi": lambda: tf.BloomForCausalLM(tf.BloomConfig(vocab_size=300, hidden_size=64, n_layer=2, n_head=4)),
+    "ALiBi: a bias": lambda: tf.MptForCausalLM(tf.MptConfig(vocab_size=300, d_model=64, n_layers=2, n_heads=4)),
+    "ALiBi: a bias by": lambda: tf.FalconForCausalLM(
+        tf.FalconConfig(vocab_size=300, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, alibi=True)),
+    "dynamic NTK": lambda: llama(**rope(rope_type="dynamic", factor=2.0)),
+    "multi-head latent attention": latent_attention,
+    "takes \\['tensor', 'sin', 'cos'\\]": lambda: tf.GPTJForCausalLM(
+        tf.GPTJConfig(vocab_size=300, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, bos_token_id=1, eos_token_id=2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", list(REFUSED))
+def test_what_cannot_be_taken_apart_is_refused_by_name(ids, reason):
+    with pytest.raises(UnsupportedModelError, match=reason):
+        capture(REFUSED[reason](), ids[0], 4)
+
+
+def test_latent_attention_that_rotates_halves_has_a_group_without_rotation(ids):
+    layer = capture(latent_attention(rope_interleave=False), ids[0], 4)[0]
+    assert layer.num_frequency_groups == 9
+    assert layer.max_logit_error < 1e-5
+
+
+def test_a_model_that_rotates_in_another_way_is_refused(ids, monkeypatch):
+    model = llama()
+    attention = type(model.model.layers[0].self_attn)
+    monkeypatch.setattr(attention, "forward", lambda self, hidden_states, **_: (hidden_states, None))
+    with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM.*rotates in another way"):
+        capture(model, ids[0], 4)
 
 
 def test_plain_modules_are_refused(ids):

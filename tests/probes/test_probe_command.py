@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import transformers as tf
 from probe_helpers import controlled_model, parsed
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -136,6 +137,35 @@ def test_text_without_evidence_has_no_qr_score(random_llama, corpus, tmp_path):
     assert json.loads((out / "behavior.json").read_text())["undefined"]["qr_scores"] == 3 * 2 * 6
     assert json.loads((out / "bands.json").read_text())["validation"] is None
     assert pd.read_csv(out / "heads.csv")["qr"].isna().all()
+
+
+def test_layers_with_other_frequencies_have_bands_of_their_own(corpus, questions, tmp_path):
+    """Gemma 3: windowed layers rotate with another base than the others."""
+    tokenizer = tf.AutoTokenizer.from_pretrained(corpus.tokenizer)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    config = tf.Gemma3TextConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, sliding_window=64, layer_types=kinds, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        tf.Gemma3ForCausalLM(config).save_pretrained(tmp_path / "gemma3")
+    tokenizer.save_pretrained(tmp_path / "gemma3")
+    out = tmp_path / "out"
+    assert run(tmp_path / "gemma3", "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
+    found = arrays(out)
+    local, full = 1e4 ** -(np.arange(16) / 16), 1e6 ** -(np.arange(16) / 16)
+    np.testing.assert_allclose(found["layer_inv_freq"], [local, full, local, full], rtol=1e-5)
+    np.testing.assert_allclose(found["inv_freq"], full, rtol=1e-5)
+    bands = json.loads((out / "bands.json").read_text())
+    assert bands["bands_of_layers"] == [1, 3]
+    assert [row["layer"] for row in bands["band"]["layers"]] == [1, 3]
+    [other] = bands["other_frequencies"]
+    assert [row["layer"] for row in other["band"]["layers"]] == [0, 2]
+    assert other["band"]["search_range"][0] > 0
+    heads = pd.read_csv(out / "heads.csv")
+    assert heads["layer"].tolist() == np.repeat(range(4), 4).tolist()
 
 
 @pytest.mark.parametrize(
