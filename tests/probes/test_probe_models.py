@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from probe_helpers import parsed
+from probe_helpers import gguf_of, parsed
 
 from hwh_core.commands import band
 from hwh_core.data.errors import DataError
 from hwh_core.probes.errors import ProbeError
-from hwh_core.probes.pretrained import fetch_model, load_model, load_tokenizer, weights_folder
+from hwh_core.probes.pretrained import fetch_model, load_model, load_tokenizer, locate_model, weights_folder
 from hwh_core.probes.text import prose_documents, token_windows
 from hwh_core.scripting import UserError
 
@@ -40,52 +40,6 @@ def test_folder_source_points_to_the_weights(random_llama, tmp_path):
     with pytest.raises(ProbeError, match=r"source\.path: .*no Hugging Face folder"):
         fetch_model({"kind": "folder", "path": str(tmp_path)}, tmp_path / "x", tmp_path, None)
     assert not (tmp_path / "x").exists()
-
-
-def gguf_of(model: tf.LlamaForCausalLM, tokenizer, path) -> None:
-    """A GGUF file of a Llama with the layout that converters write: rotary rows of q and k interleaved."""
-    import gguf
-
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
-    tokens = [tokenizer.convert_ids_to_tokens(i) or f"<{i}>" for i in range(config.vocab_size)]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_merges(
-        [" ".join(pair) for pair in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]]
-    )
-    writer.add_eos_token_id(tokenizer.eos_token_id or 0)
-    names = {
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    }  # fmt: skip
-    for name, tensor in model.state_dict().items():
-        values = tensor.numpy().astype(np.float32)
-        parts = name.split(".")
-        if parts[1] == "layers":
-            own = names[".".join(parts[3:-1])]
-            if own in ("attn_q", "attn_k"):
-                heads = config.num_attention_heads if own == "attn_q" else config.num_key_value_heads
-                values = values.reshape(heads, 2, -1, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
-            writer.add_tensor(f"blk.{parts[2]}.{own}.weight", values)
-        else:
-            writer.add_tensor(
-                {"embed_tokens": "token_embd", "norm": "output_norm"}.get(parts[1], "output") + ".weight", values
-            )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.fixture
@@ -210,3 +164,28 @@ def test_damaged_weights_are_named(random_llama, tmp_path):
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(UserError, match=r"damaged.*could not be loaded"):
         load_model(folder)
+
+
+def test_models_in_several_shards_and_half_precision(random_llama, tmp_path):
+    model = load_model(random_llama).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    loaded = load_model(tmp_path / "shards", dtype="bfloat16")
+    for one, two in zip(model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, two)
+    assert next(load_model(tmp_path / "shards", dtype="auto").parameters()).dtype == torch.float32, "on a CPU"
+    next((tmp_path / "shards").glob("*-00002-of-*.safetensors")).unlink()
+    with pytest.raises(ProbeError, match=r"shards: the model could not be loaded"):
+        load_model(tmp_path / "shards")
+
+
+def test_a_model_of_the_hub_is_named_by_its_commit(random_llama, tmp_path, monkeypatch):
+    snapshot = tmp_path / "hub" / "models--someone--tiny" / "snapshots" / ("b" * 40)
+    shutil.copytree(random_llama, snapshot, ignore=shutil.ignore_patterns("source.json"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    path = locate_model(f"someone/tiny@{'b' * 40}")
+    assert path == snapshot
+    assert torch.equal(load_model(path).lm_head.weight, load_model(random_llama).lm_head.weight)
+    with pytest.raises(ProbeError, match=f"someone/tiny at {'c' * 40} could not be fetched"):
+        locate_model(f"someone/tiny@{'c' * 40}")
