@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..probes.analysis import ProbeResult
 
 LENGTH = 8192
+SAMPLES = "samples"
 FILES = ("probe.npz", "behavior.npz", "heads.csv", "bands.json")
 
 
@@ -72,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from ..config import BandConfig
     from ..gpband.pretrained_heads import Model, Settings, describe_heads, summary
+    from ..memory_plan import card_at_hand
     from ..probes.analysis import BehaviorSettings, probe_model, run_settings
+    from ..probes.memory import probe_memory, require_memory
     from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model, training_length
     from ..probes.resume import remove
     from ..probes.samples import parse_source, take_samples
@@ -90,16 +93,26 @@ def _run(args: argparse.Namespace) -> int:
     started = time.time()
     take_devices()
     path = locate_model(args.model)
-    tokenizer, model = load_tokenizer(path), load_model(path, dtype=args.dtype)
-    length = args.length or min(LENGTH, training_length(model) or LENGTH)
-    check_length(model, length, "--length")
+
+    def length_of(model: Any) -> int:
+        length = args.length or min(LENGTH, training_length(model) or LENGTH)
+        check_length(model, length, "--length")
+        return length
+
+    def check(model: Any) -> None:
+        if (need := probe_memory(model, length_of(model), args.queries)) is not None:
+            print(f"{args.model}: {need} at the peak", flush=True)
+        require_memory(model, length_of(model), args.queries, card_at_hand(0))
+
+    tokenizer, model = load_tokenizer(path), load_model(path, dtype=args.dtype, check=check)
+    length = length_of(model)
     if args.queries > length:
         raise UserError(f"--queries: {args.queries} is more than --length {length}; give at most that many")
     examples, about = take_samples(source, tokenizer, length, args.num_samples, args.seed)
     if len(examples) < args.num_samples:
         print(f"{args.samples[0]}: {len(examples)} samples instead of {args.num_samples}; there are no more")
     settings = run_settings(model, examples, args.queries, behavior)
-    unfinished = args.out / "samples"
+    unfinished = args.out / SAMPLES
     if args.restart:
         remove(unfinished)
     elif _is_finished(args.out, settings):
@@ -118,12 +131,12 @@ def _run(args: argparse.Namespace) -> int:
             extra={"backend": result.maps.description["backend"]},
         )  # fmt: skip
     _print_maps(args.out, result)
-    record = describe_heads(
-        Settings(model=Model(name=name, title=name), band=BandConfig(), seed=args.seed),
-        *(args.out / file for file in FILES),
-    )
+    if result.maps.every_layer_has_all_heads():
+        settings = Settings(model=Model(name=name, title=name), band=BandConfig(), seed=args.seed)
+        print(summary(describe_heads(settings, *(args.out / file for file in FILES))))
+    else:
+        print("no heads.csv and bands.json: the layers of this model hold different numbers of heads")
     remove(unfinished)
-    print(summary(record))
     return 0
 
 
@@ -142,7 +155,8 @@ def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
     if not record.is_file():
         return False
     raise_if_changed(str(out), read_json(record).get("settings", {}), settings)
-    return all((out / file).is_file() for file in FILES)
+    # Finished samples are removed last of all.
+    return not (out / SAMPLES).exists()
 
 
 def _print_maps(out: Path, result: ProbeResult) -> None:

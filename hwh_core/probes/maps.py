@@ -45,6 +45,10 @@ class ProbeMaps:
         arrays |= {name: value for name in OPTIONAL if (value := getattr(self, name)) is not None}
         return arrays
 
+    def every_layer_has_all_heads(self) -> bool:
+        """False for hybrids whose layers hold different numbers of heads with RoPE."""
+        return not np.isnan(self.rpd).all(axis=(0, 3)).any()
+
     def save(self, npz: str | Path, json: str | Path | None = None) -> None:
         """Write the maps and, last, their description (beside them, by default with the suffix .json)."""
         npz = Path(npz)

@@ -234,7 +234,8 @@ def rope_theta(model: torch.nn.Module, inv_freq: np.ndarray) -> float | None:
         if not math.isclose(expected, found, rel_tol=1e-4):
             raise UnsupportedModelError(
                 f"model: its config states rope_theta {theta}, but the frequencies of the loaded model fall by "
-                f"{found:.6f} a step instead of {expected:.6f}; the weights were loaded with another base"
+                f"{found:.6f} a step instead of {expected:.6f}; the weights were loaded with another base, or their "
+                "frequencies rounded by a cast of the whole model (give the type to from_pretrained instead)"
             )
     return float(theta)
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,11 +167,14 @@ def weights_folder(folder: Path) -> Path:
     return weights
 
 
-def load_model(path: Path, device: str | None = None, dtype: str = "float32") -> Any:
+def load_model(
+    path: Path, device: str | None = None, dtype: str = "float32", check: Callable[[Any], None] | None = None
+) -> Any:
     """A causal language model for probing, on the GPU where there is one; never runs remote code.
 
     ``path`` is a Hugging Face folder (also in several shards) or a .gguf file; ``dtype`` float32, bfloat16, float16, or
-    auto: float32 on a CPU, on a GPU the type of the checkpoint (bfloat16 for GGUF).
+    auto: float32 on a CPU, on a GPU the type of the checkpoint (bfloat16 for GGUF). ``check`` is given the model while
+    it is still in the memory of the CPU.
     """
     import torch
     from safetensors import SafetensorError
@@ -199,6 +203,8 @@ def load_model(path: Path, device: str | None = None, dtype: str = "float32") ->
         reason = str(error).strip().splitlines()[0]
         raise ProbeError(f"{path}: the model could not be loaded ({reason}); fetch or train it again") from None
     model.eval().requires_grad_(False)
+    if check is not None:
+        check(model)
     return model.to(device)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as tf
-from probe_helpers import controlled_model, parsed
+from probe_helpers import HYBRID_SHAPE, controlled_model, parsed
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import hwh_core
@@ -166,6 +166,22 @@ def test_layers_with_other_frequencies_have_bands_of_their_own(corpus, questions
     assert other["band"]["search_range"][0] > 0
     heads = pd.read_csv(out / "heads.csv")
     assert heads["layer"].tolist() == np.repeat(range(4), 4).tolist()
+
+
+def test_our_own_models_are_probed(corpus, questions, tmp_path):
+    """A controlled model in its folder; hybrids whose layers hold other numbers of heads get maps but no classes."""
+    tokenizer = tf.AutoTokenizer.from_pretrained(corpus.tokenizer)
+    for name, model in (
+        ("controlled", controlled_model(attention_head_dim=8, num_attention_heads=4)),
+        ("hybrid", controlled_model(architecture="hwh_std_r", **(HYBRID_SHAPE | {"num_layers": 8}))),
+    ):
+        model.config.max_position_embeddings = 256
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        out = tmp_path / f"{name}_out"
+        assert run(tmp_path / name, "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
+        assert np.isfinite(arrays(out)["qr"]).any()
+        assert (out / "heads.csv").is_file() == (name == "controlled")
 
 
 @pytest.mark.parametrize(
