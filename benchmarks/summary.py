@@ -25,6 +25,7 @@ class Target(NamedTuple):
     bound: float | None
 
 
+DIFFERENCE = "eval.smollm2_max_relative_difference"
 TARGETS = (
     Target("RFIS and RPD of one layer, against eager torch", "probe.speedup_eager", ">=", 25),
     Target("the same against torch.compile", "probe.speedup_compiled", ">=", 3),
@@ -54,6 +55,11 @@ TARGETS = (
     Target("the same over datasets.map", "data.tokenize_over_datasets", ">=", 1.0),
     Target("decoding at 32,768 tokens, HwH-std over Transformer", "decode.32768_hwh_std_over_transformer", ">=", None),
     Target("bytes of HwH-std's cache over the Transformer's", "decode.cache_ratio", "==", None),
+    Target("scores of SmolLM2-135M against lm-eval's HFLM", f"{DIFFERENCE}_to_hflm", "<=", 1e-6),
+    Target("the same in float64", f"{DIFFERENCE}_to_hflm_float64", "<=", 1e-6),
+    Target("log-likelihood of an answer, nats", "eval.smollm2_max_log_likelihood_difference_to_hflm", "<=", 1e-3),
+    Target("eight tasks and articles, time of HFLM over ours", "eval.speedup_over_hflm", ">=", 1.5),
+    Target("tokens by which needle prompts fall short of their length", "niah.fill_error_tokens", "<=", None),
 )  # fmt: skip
 
 

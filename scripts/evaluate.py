@@ -53,7 +53,7 @@ def main() -> None:
     # Rows are checked before these imports, which take seconds.
     from hwh_core.evaluation.inference import precision
     from hwh_core.evaluation.lm import HwHLM
-    from hwh_core.evaluation.scores import prepare_articles, prepare_rows, run_tasks
+    from hwh_core.evaluation.scores import prepare_articles, prepare_completion, prepare_rows, run_tasks
 
     lm = HwHLM(
         str(arguments.model),
@@ -61,7 +61,12 @@ def main() -> None:
         rolling_window=perplexity.window,
         add_bos=config.add_bos,
     )
-    tasks = [prepare_articles(excerpts, len(documents)), *map(prepare_rows, rows)]
+    tasks = [prepare_articles(excerpts, len(documents))]
+    for task in rows:
+        if task.spec.completion is None:
+            tasks.append(prepare_rows(task))
+        else:
+            tasks += prepare_completion(task, lm.tokenizer, config.retrieval.window)
     identity = {"scale": settings["scale"], **{key: settings["model"][key] for key in ("architecture", "seed")}}
     identity["model"] = settings["model"]["name"]
     table, seconds = run_tasks(lm, tasks, identity, report=lambda line: print(line, flush=True))

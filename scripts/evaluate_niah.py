@@ -43,9 +43,8 @@ def main() -> None:
 
     from hwh_core.config import NiahGrid
     from hwh_core.evaluation.documents import essay_texts, held_out_prose
-    from hwh_core.evaluation.niah import NiahGenerator, prose_haystack
+    from hwh_core.evaluation.haystacks import prose_haystack
     from hwh_core.evaluation.settings import niah_settings, require
-    from hwh_core.evaluation.wording import wording_named
     from hwh_core.files import write_table
     from hwh_core.provenance import write_manifest
 
@@ -67,8 +66,9 @@ def main() -> None:
 
     take_devices()
 
+    from hwh_core.evaluation.grids import grid_samples
     from hwh_core.evaluation.inference import load_model, precision
-    from hwh_core.evaluation.niah_scoring import cell_table, sample_table, score_samples
+    from hwh_core.evaluation.niah_scoring import cell_table, prompts_sha256, sample_table, score_samples
 
     model, tokenizer = load_model(arguments.model)
     batch_tokens = settings.get("batch_tokens", DEFAULT_BATCH_TOKENS)
@@ -76,27 +76,28 @@ def main() -> None:
     identity["model"] = settings["model"]["name"]
     for output, grid in grids.items():
         begun, clock = time.time(), time.monotonic()
-        generator = NiahGenerator(
+        samples = grid_samples(
+            grid,
+            config,
             tokenizer,
             haystack,
-            max_new_tokens=config.max_new_tokens,
             seed=settings["seed"],
             add_bos=settings.get("add_bos", False),
-            variant=grid.variant,
-            wording=wording_named(grid.wording),
             unseen_only=settings.get("unseen_only", False),
+            rows=arguments.rows,
         )
-        samples = list(generator.grid(config.lengths, config.depths, config.samples_per_cell))
         prepared = time.monotonic()
         correct = score_samples(model, tokenizer, samples, config.metric, batch_tokens, config.max_new_tokens)
         labels = {
             "metric": config.metric,
             "haystack": haystack.label,
-            "wording": generator.wording.name,
+            "wording": grid.wording,
             "training_length": settings["training_length"],
         }
         table = sample_table(samples, correct, identity, labels)
-        write_table(cell_table(table), output.with_name(f"{output.stem}_cells.csv"))
+        version = f"niah_{grid.variant}, fill {grid.fill}"
+        cells = cell_table(table, version, prompts_sha256(samples))
+        write_table(cells, output.with_name(f"{output.stem}_cells.csv"))
         write_table(table, output)
         write_manifest(
             output,
@@ -110,9 +111,9 @@ def main() -> None:
                 "largest_fill_error_tokens": max(sample.fill_error for sample in samples),
             },
         )
-        print(f"{grid.variant}, wording {grid.wording}:")
-        for length, mean in table.groupby("length")["correct"].mean().items():
-            print(f"length {length}: {100 * mean:.1f}% of {config.samples_per_cell * len(config.depths)} prompts")
+        print(f"{grid.variant}, wording {grid.wording}, fill {grid.fill}:")
+        for length, members in table.groupby("length")["correct"]:
+            print(f"length {length}: {100 * members.mean():.1f}% of {len(members)} prompts")
 
 
 if __name__ == "__main__":

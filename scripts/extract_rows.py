@@ -40,7 +40,7 @@ def main() -> None:
         rows = extraction.rows_from_files(Path(source.path), names)
     else:
         rows = extraction.rows_from_hub(names)
-    index = extraction.write_rows(rows, arguments.output, settings["rows"])
+    index = extraction.write_rows(rows, arguments.output, settings["rows"], settings.get("sentence_splitter", False))
     write_manifest(arguments.output, inputs=inputs, settings=settings, started=started)
     for name, entry in index["tasks"].items():
         print(f"{name}: {entry['rows']} rows, sha256 {entry['sha256'][:12]}")

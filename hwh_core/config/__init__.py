@@ -29,6 +29,7 @@ from .evaluation import (
     NiahGrid,
     PerplexityConfig,
     PypiRows,
+    RetrievalConfig,
     Rows,
     TaskConfig,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "PypiRows",
     "PypiSource",
     "RandomModel",
+    "RetrievalConfig",
     "RetrievalMixConfig",
     "Rows",
     "Sha256",

@@ -51,16 +51,38 @@ class PerplexityConfig(Strict):
     window: PositiveInt
 
 
-class NiahGrid(Strict):
-    """Another grid over the same lengths and depths: another task or another wording."""
+SEVERAL_ANSWERS = ("multivalue", "multiquery")
+# RULER leaves this much for the answer, and lm-eval's samples are made for it.
+RULER_ANSWER_TOKENS = 128
 
-    variant: Literal["single_2", "multikey_1"]
+
+class NiahGrid(Strict):
+    """Another grid: another of RULER's needle tasks, another wording or other prompts."""
+
+    variant: Literal[
+        "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue", "multiquery"
+    ]
     wording: Literal["ruler", "second"]
+    fill: Literal["exact", "lm_eval"] = Field(
+        default="exact", description="exact: lengths filled, depths chosen; lm_eval: the very samples of lm-eval"
+    )
+    lengths: tuple[PositiveInt, ...] | None = Field(default=None, description="none: those of the main grid")
+    samples: PositiveInt | None = Field(
+        default=None, description="a cell, with fill lm_eval a length; none: as many a cell as in the main grid"
+    )
 
     @property
     def name(self) -> str:
         """How files name it."""
-        return f"{self.variant}_{self.wording}"
+        return f"{self.variant}_{self.wording}" + ("" if self.fill == "exact" else f"_{self.fill}")
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> NiahGrid:
+        if self.wording != "ruler" and (self.fill == "lm_eval" or self.variant in SEVERAL_ANSWERS):
+            raise ValueError(f"wording {self.wording!r} has neither lm-eval's samples nor several answers; use 'ruler'")
+        if self.fill == "lm_eval" and self.samples is None:
+            raise ValueError("samples is missing: with fill lm_eval it is the number of prompts a length (RULER: 500)")
+        return self
 
 
 class NiahConfig(Strict):
@@ -77,9 +99,23 @@ class NiahConfig(Strict):
 
     @model_validator(mode="after")
     def _additional_grids_are_others(self) -> NiahConfig:
-        if any((grid.variant, grid.wording) == (self.variant, "ruler") for grid in self.additional):
-            raise ValueError(f"additional: {self.variant} in the wording ruler is the main grid; remove it")
+        for grid in self.additional:
+            if grid.name == f"{self.variant}_ruler":
+                raise ValueError(f"additional: {self.variant} in the wording ruler is the main grid; remove it")
+            if grid.variant in SEVERAL_ANSWERS and self.metric != "ruler_contains":
+                raise ValueError(f"additional: {grid.variant} has several answers; it needs metric ruler_contains")
+            if grid.fill == "lm_eval" and self.max_new_tokens != RULER_ANSWER_TOKENS:
+                raise ValueError(
+                    f"additional: {grid.name} is made for max_new_tokens = {RULER_ANSWER_TOKENS}, not "
+                    f"{self.max_new_tokens}"
+                )
         return self
+
+
+class RetrievalConfig(Strict):
+    """Prompts of the real-world retrieval tasks."""
+
+    window: PositiveInt = Field(default=2000, description="tokens of a prompt and the room for its answer")
 
 
 class EvaluationConfig(Strict):
@@ -89,5 +125,6 @@ class EvaluationConfig(Strict):
     tasks: list[TaskConfig]
     held_out_perplexity: PerplexityConfig
     niah: NiahConfig
+    retrieval: RetrievalConfig = Field(default_factory=RetrievalConfig)
     batch_tokens: PositiveInt
     add_bos: bool = Field(default=False, description="put the beginning-of-sequence token before every prompt")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 from ..files import atomic_directory, write_json
 from ..provenance import ROOT
 from .errors import EvaluationError
-from .rows import ESSAYS, Row, check_rows, read_rows, rows_sha256, task_spec
+from .rows import ESSAYS, NLTK_DATA, SPLITTER, Row, check_rows, read_rows, rows_sha256, task_spec
 
 
 def _arrow_rows(data: bytes) -> list[Row]:
@@ -163,14 +164,13 @@ def rows_from_hub(tasks: list[str]) -> Iterator[tuple[str, list[Row], str | None
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
-    from .tasks import task_config
+    from .tasks import hub_source
 
     for name in tasks:
         if name == ESSAYS:
             repository, subset, split = "baber/paul_graham_essays", None, "train"
         else:
-            config = task_config(name)
-            repository, subset, split = config["dataset_path"], config.get("dataset_name"), task_spec(name).split
+            repository, subset, split = hub_source(name)
         revision = HfApi().dataset_info(repository).sha
         rows = load_dataset(repository, subset, split=split, revision=revision).to_list()
         yield name, rows, f"{repository} at {revision}"
@@ -182,7 +182,29 @@ def _check_essays(rows: list[Row]) -> None:
             raise EvaluationError(f"{ESSAYS}, row {index}: field 'text' is missing or empty")
 
 
-def write_rows(rows: Iterator[tuple[str, list[Row], str | None]], output: Path, source: dict[str, Any]) -> dict:
+def put_sentence_splitter(folder: Path, given: Path | None) -> None:
+    """NLTK's English sentence splitter below ``folder``: from the folder ``given``, or by NLTK's own download.
+
+    lm-eval's needle samples depend on it. Raises :class:`EvaluationError` if there is none to be had.
+    """
+    import nltk
+
+    if given is not None and (given / SPLITTER).is_dir():
+        shutil.copytree(given / SPLITTER, folder / SPLITTER)
+        return
+    if not nltk.download("punkt_tab", download_dir=str(folder), quiet=True) or not (folder / SPLITTER).is_dir():
+        raise EvaluationError(
+            "evaluation.niah: fill lm_eval needs NLTK's English sentence splitter, and nltk.download('punkt_tab') "
+            f"did not bring it; put {SPLITTER} below {NLTK_DATA} in the folder of rows, or use fill exact"
+        )
+
+
+def write_rows(
+    rows: Iterator[tuple[str, list[Row], str | None]],
+    output: Path,
+    source: dict[str, Any],
+    sentence_splitter: bool = False,
+) -> dict:
     """Check the rows and write ``<task>.jsonl`` each and ``rows.json`` (counts, sha256, notes) into ``output``.
 
     The folder appears complete or not at all. Returns what ``rows.json`` holds.
@@ -197,5 +219,8 @@ def write_rows(rows: Iterator[tuple[str, list[Row], str | None]], output: Path, 
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in task_rows)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
             index["tasks"][name] = {"rows": len(task_rows), "sha256": rows_sha256(task_rows), "note": note}
+        if sentence_splitter:
+            given = ROOT / source["path"] / NLTK_DATA if source["kind"] == "files" else None
+            put_sentence_splitter(folder / NLTK_DATA, given)
         write_json(folder / "rows.json", index)
     return index

@@ -16,6 +16,8 @@ from .errors import EvaluationError
 #: Models of this project. They run beyond their training length (which their configuration records as
 #: ``max_position_embeddings``) with plain extrapolated angles, so no length is too long for them.
 OWN_MODEL_TYPES = ("hwh",)
+#: Positions whose log-softmax is made at once: more would only hold more memory.
+SCORED_AT_ONCE = 1024
 
 
 def load_model(folder: str | Path) -> tuple[Any, Any]:
@@ -58,34 +60,29 @@ def _autocast(device: torch.device) -> contextlib.AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
+def pass_cost(batch_tokens: int) -> int:
+    """What a forward pass costs beside its tokens, in tokens: the size of a full batch tells what suits a device."""
+    return batch_tokens // 32
+
+
 def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """Groups of indices, longest first; padded to its longest a group holds at most ``batch_tokens`` tokens.
 
-    A single sequence that is longer than the budget is a group of its own.
+    A group ends early where its padding would cost more than another pass. A single sequence that is longer than the
+    budget is a group of its own.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batch: list[int] = []
+    padding = 0
     for index in order:
-        if batch and lengths[batch[0]] * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
+        if batch:
+            padding += lengths[batch[0]] - lengths[index]
+            if lengths[batch[0]] * (len(batch) + 1) > batch_tokens or padding > pass_cost(batch_tokens):
+                yield batch
+                batch, padding = [], 0
         batch.append(index)
     if batch:
         yield batch
-
-
-def sharing_groups(sequences: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Indices of all sequences, grouped under one that they are equal to or the beginning of."""
-    order = sorted(range(len(sequences)), key=lambda index: sequences[index])
-    groups: dict[int, list[int]] = {}
-    host = None
-    # In this order a beginning stands right before what continues it, so going backwards the host comes first.
-    for index in reversed(order):
-        tokens = sequences[index]
-        if host is None or sequences[host][: len(tokens)] != tokens:
-            host = index
-        groups.setdefault(host, []).append(index)
-    return groups
 
 
 def pad(sequences: Sequence[Sequence[int]], fill: int, side: str, device: torch.device) -> torch.Tensor:
@@ -98,32 +95,77 @@ def pad(sequences: Sequence[Sequence[int]], fill: int, side: str, device: torch.
     return table.to(device)
 
 
+def _takes(model: Any, *names: str) -> bool:
+    return all(name in inspect.signature(model.forward).parameters for name in names)
+
+
+def keeps_prefixes(model: Any) -> bool:
+    """Whether the model's cache can be continued by several sequences (others have no such argument)."""
+    return _takes(model, "use_cache", "past_key_values")
+
+
 @torch.inference_mode()
-def logits_from(model: Any, sequences: Sequence[Sequence[int]], first: int, fill: int) -> torch.Tensor:
-    """Logits [batch, longest - first, vocabulary] at positions ``first`` and later of right-padded sequences.
+def logits_at(
+    model: Any,
+    sequences: Sequence[Sequence[int]],
+    spans: Sequence[tuple[int, range]],
+    fill: int,
+    starts: Sequence[int] = (),
+    prefix: int = 0,
+) -> torch.Tensor:
+    """Logits [total length of ``spans``, vocabulary] at these places (sequence, positions) of a batch.
 
-    Padding stands behind every real token, which a causal model cannot see; so there is no mask. Models that can
-    leave out the logits of earlier positions do (with large vocabularies these would be the largest tensor).
+    With ``prefix`` the first sequence of each group (they begin at ``starts``) has its first ``prefix`` tokens, which
+    the group has in common, computed once; no span may lie in them. Padding stands behind every real token, which a
+    causal model cannot see, so there is no mask.
     """
-    inputs = pad(sequences, fill, "right", model.device)
-    kept = inputs.shape[1] - first
-    options: dict[str, Any] = {}
-    if "use_cache" in inspect.signature(model.forward).parameters:
-        options["use_cache"] = False
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        options["logits_to_keep"] = kept
+    if not prefix:
+        inputs = pad(sequences, fill, "right", model.device)
+        return _logits_at(model, inputs, spans, {"use_cache": False} if _takes(model, "use_cache") else {})
+    options = {"logits_to_keep": 1} if _takes(model, "logits_to_keep") else {}
     with _autocast(model.device):
-        logits = model(input_ids=inputs, **options).logits
-    return logits[:, -kept:]
+        beginnings = pad([sequences[start][:prefix] for start in starts], fill, "right", model.device)
+        output = model(input_ids=beginnings, use_cache=True, **options)
+    cache = output.past_key_values if "past_key_values" in output else output.cache
+    sizes = torch.tensor([*starts, len(sequences)]).diff()
+    cache.batch_select_indices(torch.arange(len(starts)).repeat_interleave(sizes).to(model.device))
+    inputs = pad([tokens[prefix:] for tokens in sequences], fill, "right", model.device)
+    moved = [(row, range(place.start - prefix, place.stop - prefix)) for row, place in spans]
+    return _logits_at(model, inputs, moved, {"past_key_values": cache, "use_cache": True})
 
 
-def score_tokens(logits: torch.Tensor, targets: Sequence[int]) -> tuple[float, bool]:
-    """Summed log-probability (nats) of ``targets`` [n] under ``logits`` [n, vocabulary], and whether each is argmax."""
-    table = logits.float()
-    wanted = torch.tensor(targets, dtype=torch.long, device=table.device)
-    chosen = table.gather(1, wanted[:, None]).squeeze(1)
-    log_probability = (chosen - table.logsumexp(1)).double().sum()
-    return float(log_probability), bool((table.argmax(1) == wanted).all())
+def _logits_at(
+    model: Any, inputs: torch.Tensor, spans: Sequence[tuple[int, range]], options: dict[str, Any]
+) -> torch.Tensor:
+    """The output layer sees hidden states of the wanted positions only: with a large vocabulary it is a good part of
+    the work, and logits of all positions would be the largest tensor by far."""
+    rows = torch.tensor([row for row, place in spans for _ in place], device=inputs.device)
+    columns = torch.tensor([column for _, place in spans for column in place], device=inputs.device)
+    layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if layer is None:
+        with _autocast(model.device):
+            return model(input_ids=inputs, **options).logits[rows, columns]
+    hook = layer.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
+    try:
+        with _autocast(model.device):
+            return model(input_ids=inputs, **options).logits[0]
+    finally:
+        hook.remove()
+
+
+def score_tokens(logits: torch.Tensor, targets: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability in nats (float64) of each target under ``logits`` [n, vocabulary], and whether it is argmax.
+
+    By log-softmax in float32 (float64 for a model in it): over a large vocabulary ``logsumexp`` is less exact on a CPU,
+    by 1e-5 nats a token.
+    """
+    wanted = torch.tensor(targets, dtype=torch.long, device=logits.device)
+    values, hits = [], []
+    for chunk, target in zip(logits.split(SCORED_AT_ONCE), wanted.split(SCORED_AT_ONCE), strict=True):
+        table = chunk.to(torch.promote_types(chunk.dtype, torch.float32)).log_softmax(-1)
+        values.append(table.gather(1, target[:, None]).squeeze(1).double())
+        hits.append(table.argmax(1) == target)
+    return torch.cat(values).cpu(), torch.cat(hits).cpu()
 
 
 @torch.inference_mode()

@@ -19,12 +19,10 @@ from .inference import (
     OWN_MODEL_TYPES,
     generate_greedy,
     load_model,
-    logits_from,
     position_limit,
-    score_tokens,
-    sharing_groups,
     token_batches,
 )
+from .likelihood import score_pairs
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -57,6 +55,7 @@ class HwHLM(HFLM):
     - No prompt is ever cut: one that is longer than the model's limit raises :class:`EvaluationError` with task and
       row. Models that extrapolate have no limit; others that of their ``max_position_embeddings``.
     - ``batch_tokens``: a batch holds at most so many tokens, padding included. Scores do not depend on it.
+    - ``share_prefixes``: what several requests begin with is computed once (where the model's cache allows it).
     - ``rolling_window``: length in tokens of the disjoint windows of perplexity tasks.
     - ``add_bos``: whether the beginning-of-sequence token is put before every text; the tokenizer's own habit is
       not used. A text without context (perplexity) always begins after this token or the end-of-text token.
@@ -69,6 +68,7 @@ class HwHLM(HFLM):
         tokenizer: Any = None,
         *,
         batch_tokens: int = 8192,
+        share_prefixes: bool = True,
         rolling_window: int | None = None,
         add_bos: bool = False,
         row_labels: dict[str, list[str]] | None = None,
@@ -101,9 +101,12 @@ class HwHLM(HFLM):
             raise EvaluationError("the tokenizer has neither a beginning nor an end token to begin a text with")
         self.limit = limit
         self.batch_tokens = batch_tokens
+        self.share_prefixes = share_prefixes
         self.rolling_window = rolling_window
         self.add_bos_token = add_bos
         self.row_labels = row_labels or {}
+        self.generated: dict[tuple[int, tuple[int, ...]], str] = {}
+        self.generated_for: set[str | None] = set()
         self.counts: dict[str | None, RequestCount] = defaultdict(RequestCount)
 
     @property
@@ -156,26 +159,12 @@ class HwHLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[Encoded], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Scores of encoded requests. One whose input is the beginning of another's shares its forward pass, since a
-        causal model gives both the same logits there (answers of one token to one question, for instance)."""
-        inputs = [context + continuation[:-1] for _, context, continuation in requests]
-        groups = sharing_groups(inputs)
-        hosts = list(groups)
-        scores: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
+        """Scores of encoded requests."""
+        pairs = [(context, continuation) for _, context, continuation in requests]
         fill = self.tokenizer.pad_token_id
         # tqdm draws nothing where stderr is not a terminal (disable=None).
-        bar = tqdm(total=len(hosts), desc="sequences", leave=False, disable=True if disable_tqdm else None)
-        with bar:
-            for batch in token_batches([len(inputs[host]) for host in hosts], self.batch_tokens):
-                members = [(row, index) for row, unit in enumerate(batch) for index in groups[hosts[unit]]]
-                first = min(len(requests[index][1]) - 1 for _, index in members)
-                logits = logits_from(self.model, [inputs[hosts[unit]] for unit in batch], first, fill)
-                for row, index in members:
-                    _, context, continuation = requests[index]
-                    start = len(context) - 1 - first
-                    scores[index] = score_tokens(logits[row, start : start + len(continuation)], continuation)
-                bar.update(len(batch))
-        return scores
+        with tqdm(total=len(pairs), desc="answers", leave=False, disable=True if disable_tqdm else None) as bar:
+            return score_pairs(self.model, pairs, self.batch_tokens, fill, self.share_prefixes, bar.update)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-probability in nats of whole texts, cut into disjoint windows of ``rolling_window`` tokens.
@@ -220,26 +209,36 @@ class HwHLM(HFLM):
             self.counts[request.task_name].add(len(tokens), 0)
             prompts.append(tokens)
         answers = [""] * len(requests)
-        by_room: dict[int, list[int]] = defaultdict(list)
-        for index, request in enumerate(requests):
-            by_room[self._new_tokens(request.args[1])].append(index)
-        for room, members in by_room.items():
-            for batch in token_batches([len(prompts[index]) + room for index in members], self.batch_tokens):
+        for room, members in self._to_generate(requests, prompts).items():
+            for batch in token_batches([len(prompt) + room for prompt in members], self.batch_tokens):
                 chosen = [members[unit] for unit in batch]
-                outputs = generate_greedy(
-                    self.model,
-                    [prompts[index] for index in chosen],
-                    room,
-                    self.tokenizer.pad_token_id,
-                    self.tokenizer.eos_token_id,
-                )
-                for index, tokens in zip(chosen, outputs, strict=True):
-                    text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-                    stops = requests[index].args[1].get("until") or []
-                    for stop in [stops] if isinstance(stops, str) else stops:
-                        text = text.split(stop)[0] if stop else text
-                    answers[index] = text
+                fill, eos = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+                outputs = generate_greedy(self.model, chosen, room, fill, eos)
+                for prompt, tokens in zip(chosen, outputs, strict=True):
+                    self.generated[room, prompt] = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        for index, request in enumerate(requests):
+            text = self.generated[self._new_tokens(request.args[1]), tuple(prompts[index])]
+            stops = request.args[1].get("until") or []
+            for stop in [stops] if isinstance(stops, str) else stops:
+                text = text.split(stop)[0] if stop else text
+            answers[index] = text
         return answers
+
+    def _to_generate(self, requests: list[Instance], prompts: list[list[int]]) -> dict[int, list[tuple[int, ...]]]:
+        """Prompts by room for their answer, each once; what was generated for the task before stays known.
+
+        A retrieval task is asked twice, with documents cut in two ways: most prompts are the same.
+        """
+        names = {request.task_name for request in requests}
+        if names != self.generated_for:
+            self.generated.clear()
+            self.generated_for = names
+        wanted: dict[int, dict[tuple[int, ...], None]] = defaultdict(dict)
+        for request, prompt in zip(requests, prompts, strict=True):
+            room = self._new_tokens(request.args[1])
+            if (room, tuple(prompt)) not in self.generated:
+                wanted[room][tuple(prompt)] = None
+        return {room: list(found) for room, found in wanted.items()}
 
     def _new_tokens(self, options: dict[str, Any]) -> int:
         return int(options.get("max_gen_toks", self.max_gen_toks))

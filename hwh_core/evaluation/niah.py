@@ -1,47 +1,42 @@
-"""Needle-in-a-haystack prompts in RULER's NIAH-Single-2 form with an exact token budget and a stored depth.
+"""Needle-in-a-haystack prompts of RULER's eight kinds with an exact token budget and a stored depth.
 
-One needle with a word key and a 7-digit number lies in running prose; the question repeats the key, and the answer
-prefix follows it, so that a base model has only to complete the number. In the NIAH-MultiKey-1 form three more needles
-with other keys and numbers lie anywhere, so that the number cannot be found without its key. Differences from
-lm-eval's own generator, all on purpose: the haystack fills the length to the last word that fits (lm-eval grows it in
+In the simplest kind (NIAH-Single-2) one needle with a word key and a 7-digit number lies in running prose; the
+question repeats the key, and the answer prefix follows it, so that a base model has only to complete the number. The
+others have other haystacks, keys and values, more needles with other keys, or several values to give. Differences from
+lm-eval's own generator, all on purpose: the haystack fills the length to the last unit that fits (lm-eval grows it in
 steps of 500 words), the depth is given and stored, every prompt begins at a place of its own in the prose, and a prompt
 depends on nothing but (seed, length, depth, sample), so all models with one tokenizer answer the same prompts.
+lm-eval's own prompts are made by :mod:`hwh_core.evaluation.niah_lm_eval`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 from ..retrieval_split import is_for_training
 from .errors import EvaluationError
+from .haystacks import Hay, Haystack, NeedleHay, NoiseHay, ProseHay, draw
+from .ruler_source import noise_line, ruler_tasks
 from .wording import Wording, key_words, ruler_wording
 
-#: Where a sentence ends: mark, optional closing quote, space, then a capital, digit or opening mark.
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
-#: Needles with other keys beside the one that is asked for, by variant.
-DISTRACTORS = {"single_2": 0, "multikey_1": 3}
-
-
-@dataclass(frozen=True)
-class Haystack:
-    """Words of running prose, and what the results call it."""
-
-    words: list[str]
-    label: str
+Where = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Needle:
-    """One planted sentence with its key and number; ``place``: where in the prose, from 0 to 1, if it is not asked."""
+    """One planted sentence with its key and value; ``place``: where in the haystack, from 0 to 1, if not at the depth.
+
+    ``asked``: whether the question asks for its key.
+    """
 
     key: str
     value: str
     text: str
+    asked: bool
     place: float | None = None
 
 
@@ -49,18 +44,24 @@ class Needle:
 class NiahSample:
     """One prompt. Tokens: ``prompt`` (with its beginning token, if any) and ``answer`` right after it.
 
-    ``needle_distance``: tokens from the first of the needle to the end of the prompt. ``fill_error``: tokens by
-    which prompt and room for the answer fall short of ``length``.
+    ``needle_distances``: tokens from the first of each needle that is asked for to the end of the prompt, in the order
+    of ``values``. ``fill_error``: tokens by which prompt and room for the answer fall short of ``length``. ``depth`` in
+    percent; None where it was not chosen.
     """
 
     length: int
-    depth: int
+    depth: int | None
     sample: int
     prompt: list[int]
     answer: list[int]
-    value: str
-    needle_distance: int
+    values: tuple[str, ...]
+    needle_distances: tuple[int, ...]
     fill_error: int
+
+    @property
+    def needle_distance(self) -> int:
+        """Distance of the needle that is furthest back: without it the answer is not complete."""
+        return max(self.needle_distances)
 
     @property
     def name(self) -> str:
@@ -68,32 +69,14 @@ class NiahSample:
         return sample_name(self.length, self.depth, self.sample)
 
 
-def sample_name(length: int, depth: int, sample: int) -> str:
+def sample_name(length: int, depth: int | None, sample: int) -> str:
     """How errors name a sample."""
-    return f"NIAH sample {sample} at length {length}, depth {depth}%"
+    return f"NIAH sample {sample} at length {length}" + ("" if depth is None else f", depth {depth}%")
 
 
-def prose_haystack(texts: Sequence[str], label: str) -> Haystack:
-    """Texts one after the other, split at white space."""
-    words = " ".join(texts).split()
-    if not words:
-        raise EvaluationError(f"niah.haystack: {label} holds no words")
-    return Haystack(words, label)
-
-
-def draw(*what: Any, below: int) -> int:
-    """A number in [0, below) that depends on the arguments alone, on every machine and version."""
-    digest = hashlib.sha256(":".join(map(str, what)).encode()).digest()
-    return int.from_bytes(digest[:16], "big") % below
-
-
-def split_sentences(text: str) -> list[str]:
-    """Sentences of prose; joined by spaces they give the text back."""
-    sentences, start = [], 0
-    for match in _SENTENCE_END.finditer(text):
-        sentences.append(text[start : match.end()].rstrip())
-        start = match.end()
-    return [*sentences, text[start:]] if text[start:] else sentences
+def enumeration(texts: Sequence[str]) -> str:
+    """``a``, ``a, and b``, ``a, b, and c``: how RULER lists keys."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])}, and {texts[-1]}"
 
 
 def largest_fitting(count: Callable[[int], int], budget: int, upper: int, guess: int) -> int:
@@ -115,14 +98,79 @@ def largest_fitting(count: Callable[[int], int], budget: int, upper: int, guess:
     return low
 
 
+def place_needles(hay: Hay, units: int, needles: Sequence[Needle], depth: int) -> tuple[str, list[int]]:
+    """The context over so many units of haystack, and the character at which each needle begins.
+
+    The first needle stands at ``depth`` percent of the pieces, each other before the piece that its place names.
+    """
+    pieces = hay.pieces(units)
+    position = int(len(pieces) * depth / 100)
+    # Of needles before one piece the first needle comes first.
+    slots = [(position, -1.0, 0)]
+    slots += [(int(len(pieces) * needle.place), needle.place, n) for n, needle in enumerate(needles[1:], start=1)]
+    before: dict[int, list[int]] = {}
+    for piece, _, number in sorted(slots):
+        before.setdefault(piece, []).append(number)
+    parts: list[str] = []
+    starts = [0] * len(needles)
+    character = 0
+    for piece in range(len(pieces) + 1):
+        for number in before.get(piece, []):
+            starts[number] = character
+            parts.append(needles[number].text)
+            character += len(needles[number].text) + len(hay.joiner)
+        if piece < len(pieces):
+            parts.append(pieces[piece])
+            character += len(pieces[piece]) + len(hay.joiner)
+    return hay.joiner.join(parts), starts
+
+
+class PromptTokens:
+    """Tokens of prompts, and where in them characters stand, for one fast tokenizer."""
+
+    def __init__(self, tokenizer: Any, add_bos: bool, max_new_tokens: int) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise EvaluationError("NIAH needs a fast tokenizer (tokenizer.json), which reports positions in the text")
+        if add_bos and tokenizer.bos_token_id is None:
+            raise EvaluationError("add_bos is on, but the tokenizer has no beginning-of-sequence token")
+        self.tokenizer = tokenizer
+        self.prefix = [tokenizer.bos_token_id] if add_bos else []
+        self.max_new_tokens = max_new_tokens
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, without special ones."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def distances(self, text: str, characters: Sequence[int]) -> tuple[int, ...]:
+        """Tokens from the first that reaches beyond each character to the end of the text."""
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        ends = [end for _, end in offsets]
+        return tuple(len(ends) - next(i for i, end in enumerate(ends) if end > place) for place in characters)
+
+    def answer(self, name: str, text: str, prompt: list[int], values: Sequence[str]) -> list[int]:
+        """Tokens of the answer behind the prompt. Raises :class:`EvaluationError` naming a sample that has none."""
+        answer = enumeration(values)
+        whole = self.encode(f"{text} {answer}")
+        if whole[: len(prompt)] != prompt or len(whole) == len(prompt):
+            raise EvaluationError(
+                f"{name}: the tokenizer joins the answer to the prompt; it cannot be scored by tokens"
+            )
+        if len(whole) - len(prompt) > self.max_new_tokens:
+            raise EvaluationError(
+                f"{name}: the answer {answer} takes {len(whole) - len(prompt)} tokens, niah.max_new_tokens is "
+                f"{self.max_new_tokens}"
+            )
+        return whole[len(prompt) :]
+
+
 class NiahGenerator:
     """Makes the prompts of a grid for one tokenizer.
 
     ``tokenizer``: a fast Hugging Face tokenizer (it must report where tokens stand in the text).
     ``max_new_tokens``: room that is left for the answer inside the length. ``add_bos``: whether every prompt begins
-    with the beginning-of-sequence token. ``variant``: one of :data:`DISTRACTORS`; ``wording``: None is RULER's.
-    ``unseen_only``: keys and numbers are of the evaluation's side of :mod:`hwh_core.retrieval_split`, as they must be
-    for models that were trained with a retrieval mix.
+    with the beginning-of-sequence token. ``variant``: one of RULER's (``single_1`` to ``multivalue``); ``wording``:
+    None is RULER's. ``unseen_only``: keys and values are of the evaluation's side of :mod:`hwh_core.retrieval_split`,
+    as they must be for models that were trained with a retrieval mix.
     """
 
     def __init__(
@@ -137,135 +185,116 @@ class NiahGenerator:
         wording: Wording | None = None,
         unseen_only: bool = False,
     ) -> None:
-        if not getattr(tokenizer, "is_fast", False):
-            raise EvaluationError("NIAH needs a fast tokenizer (tokenizer.json), which reports positions in the text")
-        if add_bos and tokenizer.bos_token_id is None:
-            raise EvaluationError("add_bos is on, but the tokenizer has no beginning-of-sequence token")
-        if variant not in DISTRACTORS:
-            raise EvaluationError(f"niah.variant: {variant!r} is unknown; known are {', '.join(DISTRACTORS)}")
-        self.tokenizer = tokenizer
+        if variant not in ruler_tasks():
+            raise EvaluationError(f"niah.variant: {variant!r} is unknown; known are {', '.join(ruler_tasks())}")
+        self.tokens = PromptTokens(tokenizer, add_bos, max_new_tokens)
+        self.task = ruler_tasks()[variant]
         self.haystack = haystack
-        self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self.prefix = [tokenizer.bos_token_id] if add_bos else []
         self.wording = wording or ruler_wording()
-        self.type = "number"
-        self.distractors = DISTRACTORS[variant]
+        self.template, self.answer_prefix = self.wording.asking(self.task.answers)
+        # RULER writes the kind of value in the plural inside the needle and in the singular in a question for one.
+        self.kind = self.task.value_kind if self.task.answers > 1 else self.task.value_kind.removesuffix("s")
         self.unseen_only = unseen_only
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
-    def _key(self, *which: Any) -> str:
+    def _drawn(self, kind: str, *which: Any) -> str:
+        if kind == "uuids":
+            return str(uuid.UUID(int=draw(self.seed, *which, below=2**128), version=4))
+        if kind == "numbers":
+            return str(10**6 + draw(self.seed, *which, "value", below=9 * 10**6))
         adjectives, nouns = key_words()
         adjective = adjectives[draw(self.seed, *which, "adjective", below=len(adjectives))]
         return f"{adjective}-{nouns[draw(self.seed, *which, 'noun', below=len(nouns))]}"
 
-    def _value(self, *which: Any) -> str:
-        return str(10**6 + draw(self.seed, *which, "value", below=9 * 10**6))
-
-    def _new(self, make: Callable[..., str], which: tuple[Any, ...], taken: set[str]) -> str:
+    def _new(self, kind: str, which: tuple[Any, ...], taken: set[str]) -> str:
         """The first text drawn for ``which`` that is not taken and may be asked; it is taken then."""
         # The first turn has no number, so that needles without split and distractors stay what they were.
-        drawn = (make(*which, *(("turn", turn) if turn else ())) for turn in count())
+        drawn = (self._drawn(kind, *which, *(("turn", turn) if turn else ())) for turn in count())
         text = next(t for t in drawn if t not in taken and not (self.unseen_only and is_for_training(t)))
         taken.add(text)
         return text
 
-    def _needles(self, where: tuple[int, int, int]) -> list[Needle]:
-        """The needle that is asked for and then its distractors, with keys and numbers that differ."""
-        taken: set[str] = set()
+    def _needle(self, which: tuple[Any, ...], taken: set[str], key: str | None = None) -> tuple[str, str, str]:
+        key = key or self._new(self.task.key_kind, (*which, "key") if self.task.key_kind == "uuids" else which, taken)
+        kind = self.task.value_kind
+        value = self._new(kind, (*which, "value") if kind == "uuids" else which, taken)
+        return key, value, self.wording.needle.format(type_needle_v=self.task.value_kind, key=key, value=value)
+
+    def _needles(self, where: Where, taken: set[str]) -> list[Needle]:
+        """The needles that are asked for and then the others, with keys and values that differ.
+
+        The first stands at the depth of the prompt, the rest anywhere.
+        """
         needles = []
-        for number in range(1 + self.distractors):
+        for number in range(self.task.keys * self.task.values):
             which = (*where, "distractor", number) if number else where
-            key, value = (self._new(make, which, taken) for make in (self._key, self._value))
-            # RULER writes the type in the plural inside the needle and in the singular in the question.
-            text = self.wording.needle.format(type_needle_v=f"{self.type}s", key=key, value=value)
+            same_key = needles[-1].key if number % self.task.values else None
+            key, value, text = self._needle(which, taken, same_key)
             place = draw(self.seed, *which, "place", below=10**6) / 10**6 if number else None
-            needles.append(Needle(key, value, text, place))
+            needles.append(Needle(key, value, text, number < self.task.answers, place))
         return needles
 
-    def _prompt(self, words: list[str], needles: list[Needle], depth: int) -> tuple[str, int]:
-        """The prompt over the given words, and the character at which the needle that is asked for begins."""
-        asked, *others = needles
-        sentences = split_sentences(" ".join(words))
-        position = int(len(sentences) * depth / 100)
-        # Before sentence i stand the distractors of i, in the order of their places.
-        planted: dict[int, list[str]] = {}
-        for other in sorted(others, key=lambda needle: needle.place):
-            planted.setdefault(int(len(sentences) * other.place), []).append(other.text)
-        parts = [[*planted.get(index, []), sentence] for index, sentence in enumerate(sentences)]
-        before, after = (" ".join(chain(*side)) for side in (parts[:position], parts[position:]))
-        if not sentences:
-            after = " ".join(other.text for other in others)
-        context = " ".join(part for part in (before, asked.text, after) if part)
-        head, tail = self.wording.template.split("{context}")
-        head = head.format(type_needle_v=self.type)
-        question = tail.format(type_needle_v=self.type, query=asked.key)
-        prefix = self.wording.answer_prefix.format(type_needle_v=self.type, query=asked.key)
-        start = len(head) + (len(before) + 1 if before else 0)
-        return f"{head}{context}{question} {prefix}", start
+    def _hay(self, where: Where, taken: set[str]) -> Hay:
+        if self.task.haystack == "repeat":
+            return NoiseHay(noise_line())
+        if self.task.haystack == "needle":
+            return NeedleHay(lambda number: self._needle((*where, "hay", number), taken)[2])
+        begin = draw(self.seed, *where, "haystack", below=len(self.haystack.words))
+        return ProseHay(self.haystack, begin)
 
-    def _token_index(self, text: str, character: int) -> int:
-        """Index of the first token that reaches beyond a character of the text."""
-        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return next(index for index, (_, end) in enumerate(offsets) if end > character)
+    def _prompt(self, hay: Hay, units: int, needles: list[Needle], depth: int) -> tuple[str, list[int]]:
+        """The prompt over so many units of haystack, and the character at which each asked needle begins."""
+        context, starts = place_needles(hay, units, needles, depth)
+        head, tail = self.template.split("{context}")
+        head = head.format(type_needle_v=self.kind)
+        query = enumeration(list(dict.fromkeys(needle.key for needle in needles if needle.asked)))
+        question = tail.format(type_needle_v=self.kind, query=query)
+        prefix = self.answer_prefix.format(type_needle_v=self.kind, query=query)
+        asked = [len(head) + start for start, needle in zip(starts, needles, strict=True) if needle.asked]
+        return f"{head}{context}{question} {prefix}", asked
 
     def make(self, length: int, depth: int, sample: int) -> NiahSample:
         """One prompt. Raises :class:`EvaluationError` naming the sample if it cannot be made."""
         where = (length, depth, sample)
         name = sample_name(*where)
-        needles = self._needles(where)
-        value = needles[0].value
-        total = len(self.haystack.words)
-        begin = draw(self.seed, *where, "haystack", below=total)
-        prose = self.haystack.words[begin:] + self.haystack.words[:begin]
-        budget = length - self.max_new_tokens - len(self.prefix)
+        taken: set[str] = set()
+        needles = self._needles(where, taken)
+        hay = self._hay(where, taken)
+        reserved = self.tokens.max_new_tokens + len(self.tokens.prefix)
+        budget = length - reserved
 
-        def tokens_with(words: int) -> int:
-            return len(self._encode(self._prompt(prose[:words], needles, depth)[0]))
+        def tokens_with(units: int) -> int:
+            return len(self.tokens.encode(self._prompt(hay, units, needles, depth)[0]))
 
         least = tokens_with(0)
         if least > budget:
             raise EvaluationError(
-                f"{name}: needle and question take {least} tokens and the answer {self.max_new_tokens}, which is more "
-                f"than the length; use lengths of at least {least + self.max_new_tokens + len(self.prefix)}"
+                f"{name}: needle and question take {least} tokens and the answer {self.tokens.max_new_tokens}, which "
+                f"is more than the length; use lengths of at least {least + reserved}"
             )
-        upper = min(total, budget)  # no word takes less than one token
-        # The rate of tokens a word over about the right stretch of prose gives the guess.
-        tokens_per_word = max(1.0, (tokens_with(upper // 2 + 1) - least) / (upper // 2 + 1))
-        words = largest_fitting(tokens_with, budget, upper, int((budget - least) / tokens_per_word))
-        if words == total:
+        upper = budget if hay.limit is None else min(hay.limit, budget)  # no unit takes less than one token
+        # The rate of tokens a unit over about the right stretch gives the guess.
+        trial = upper // 2 + 1 if hay.limit else 16
+        rate = max(1.0, (tokens_with(trial) - least) / trial)
+        units = largest_fitting(tokens_with, budget, upper, int((budget - least) / rate))
+        if units == hay.limit:
             raise EvaluationError(
-                f"{name}: the haystack ({self.haystack.label}) has only {total} words, too few to fill the length; "
+                f"{name}: the haystack ({self.haystack.label}) has only {units} words, too few to fill the length; "
                 "use shorter lengths or more held-out prose"
             )
-        text, start = self._prompt(prose[:words], needles, depth)
-        prompt = self._encode(text)
-        answer = self._answer(name, text, prompt, value)
+        text, starts = self._prompt(hay, units, needles, depth)
+        prompt = self.tokens.encode(text)
+        values = tuple(needle.value for needle in needles if needle.asked)
         return NiahSample(
             length=length,
             depth=depth,
             sample=sample,
-            prompt=self.prefix + prompt,
-            answer=answer,
-            value=value,
-            needle_distance=len(prompt) - self._token_index(text, start),
+            prompt=self.tokens.prefix + prompt,
+            answer=self.tokens.answer(name, text, prompt, values),
+            values=values,
+            needle_distances=self.tokens.distances(text, starts),
             fill_error=budget - len(prompt),
         )
-
-    def _answer(self, name: str, text: str, prompt: list[int], value: str) -> list[int]:
-        whole = self._encode(f"{text} {value}")
-        if whole[: len(prompt)] != prompt or len(whole) == len(prompt):
-            raise EvaluationError(
-                f"{name}: the tokenizer joins the answer to the prompt; it cannot be scored by tokens"
-            )
-        answer = whole[len(prompt) :]
-        if len(answer) > self.max_new_tokens:
-            raise EvaluationError(
-                f"{name}: the answer {value} takes {len(answer)} tokens, niah.max_new_tokens is {self.max_new_tokens}"
-            )
-        return answer
 
     def grid(self, lengths: Sequence[int], depths: Sequence[int], samples: int) -> Iterator[NiahSample]:
         """All prompts of a grid: ``samples`` for each length and depth."""

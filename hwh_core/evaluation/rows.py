@@ -20,15 +20,31 @@ Row = dict[str, Any]
 
 #: Rows that are no task: the essays of RULER's haystack, wanted by ``niah.haystack: essays`` only.
 ESSAYS = "niah_essays"
+#: Beside the rows: NLTK's English sentence splitter, which lm-eval's needle samples are cut with.
+NLTK_DATA = "nltk_data"
+SPLITTER = "tokenizers/punkt_tab/english"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A task that generates an answer which stands in a document.
+
+    ``document``: the field that may be cut; ``answers``: the gold answers of a row; ``max_new_tokens``: room for them.
+    """
+
+    document: str
+    answers: Callable[[Row], list[str]]
+    max_new_tokens: int = 48
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What this project knows about one of lm-eval's tasks.
+    """What this project knows about one task.
 
-    ``yaml`` is lm-eval's own task file below ``lm_eval/tasks``; ``split`` the split that it evaluates; ``metrics``
-    those that the tables of the field report; ``fields`` the fields its templates read, with their types; ``check``
-    returns what is wrong with a row beyond that, or None.
+    ``yaml`` is lm-eval's own task file below ``lm_eval/tasks`` or, with ``own``, ours below ``task_files``; ``split``
+    the split that it evaluates; ``metrics`` those that the tables of the field report; ``fields`` the fields its
+    templates read, with their types; ``check`` returns what is wrong with a row beyond that, or None; ``completion``
+    what is known of a retrieval task.
     """
 
     name: str
@@ -37,6 +53,8 @@ class TaskSpec:
     metrics: tuple[str, ...]
     fields: dict[str, type | tuple[type, ...]]
     check: Callable[[Row], str | None] = field(default=lambda row: None)
+    completion: Completion | None = None
+    own: bool = False
 
 
 def _one_of(key: str, *allowed: Any) -> Callable[[Row], str | None]:
@@ -99,10 +117,38 @@ def _check_wikitext(row: Row) -> str | None:
     return None if row["page"].strip() else "field 'page' is empty"
 
 
+def _check_completion(row: Row) -> str | None:
+    return None if row["value"].strip() and row["text"].strip() else "fields 'text' and 'value' must not be empty"
+
+
+def _check_cloze(row: Row) -> str | None:
+    if not row["question"].strip():
+        return "field 'question' is empty"
+    return _check_texts(row["answers"], "answers", 1)
+
+
+def _completion_task(name: str) -> TaskSpec:
+    """One of lm-eval's tasks whose rows hold the whole prompt."""
+    completion = Completion("text", lambda row: [row["value"]])
+    fields = {"text": str, "value": str}
+    return TaskSpec(
+        name, f"{name}/{name}.yaml", "validation", ("contains",), fields, _check_completion, completion=completion
+    )
+
+
+def _cloze_task(name: str) -> TaskSpec:
+    """One of our task files, whose rows hold a document and a question."""
+    completion = Completion("context", lambda row: list(row["answers"]))
+    fields = {"context": str, "question": str, "answers": list}
+    return TaskSpec(
+        name, f"{name}.yaml", "validation", ("contains",), fields, _check_cloze, completion=completion, own=True
+    )
+
+
 _ARC_FIELDS = {"question": str, "choices": dict, "answerKey": str}
 
 #: Tasks that can be evaluated. Metrics: the convention of the GDN and Mamba papers (accuracy, or accuracy normalised
-#: by the length of the answer for HellaSwag and ARC-Challenge).
+#: by the length of the answer for HellaSwag and ARC-Challenge; for retrieval whether the answer was written).
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
@@ -157,6 +203,8 @@ TASKS: dict[str, TaskSpec] = {
             {"passage": str, "question": str, "label": int},
             _one_of("label", 0, 1),
         ),
+        *map(_completion_task, ("swde", "fda", "squad_completion")),
+        *map(_cloze_task, ("based_triviaqa", "based_nq_512", "based_nq_1024", "based_nq_2048", "based_drop")),
     )
 }
 
@@ -170,7 +218,7 @@ def task_spec(name: str) -> TaskSpec:
 
 def row_label(index: int, row: Row) -> str:
     """How a row is named in errors: its number in the file, and its own id if it has one."""
-    for key in ("id", "ind", "idx", "question_id"):
+    for key in ("id", "ind", "idx", "question_id", "doc_id"):
         if key in row:
             return f"row {index} ({key} {row[key]})"
     return f"row {index}"

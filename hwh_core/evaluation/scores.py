@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .rows import TaskRows, rows_sha256
 from .tasks import HELD_OUT_METRICS, HELD_OUT_TASK, build_task, held_out_task
+from .windows import windowed
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +25,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+#: So many rows are named in a label.
+NAMED_ROWS = 5
+
+
 @dataclass(frozen=True)
 class PreparedTask:
     """A task ready to run: lm-eval's object, its metrics, and what is recorded about its rows."""
@@ -35,6 +40,8 @@ class PreparedTask:
     rows_available: int
     label: str
     row_labels: list[str]
+    suffix: str = ""
+    """Behind the names of the metrics, where one task is measured in several ways."""
 
 
 def prepare_rows(rows: TaskRows) -> PreparedTask:
@@ -44,6 +51,29 @@ def prepare_rows(rows: TaskRows) -> PreparedTask:
         label += f"; {rows.note}"
     name = rows.spec.name
     return PreparedTask(name, build_task(rows), rows.spec.metrics, rows.sha256, rows.total, label, rows.labels)
+
+
+def prepare_completion(rows: TaskRows, tokenizer: Any, window: int) -> list[PreparedTask]:
+    """A retrieval task twice: documents cut around the answer (``contains``) and from the left (``contains_left``).
+
+    Labels say how many documents were cut and which rows cannot be answered as they are.
+    """
+    prompt = build_task(rows).doc_to_text
+    prepared = []
+    for cut, suffix in (("centred", ""), ("left", "_left")):
+        made = windowed(rows, prompt, tokenizer, window, cut)
+        whole = prepare_rows(made.rows)
+        where = "around the answer" if cut == "centred" else "from the left"
+        label = f"{whole.label}; {made.cut} documents cut {where} to prompts of {window} tokens with their answer"
+        for problem, named in (
+            ("without their answer", made.without_answer),
+            ("with too long an answer", made.too_long),
+        ):
+            if named:
+                label += f"; {len(named)} {problem}: {', '.join(named[:NAMED_ROWS])}"
+        # The checksum is of the rows as they were: what is cut depends on the tokenizer.
+        prepared.append(replace(whole, rows_sha256=rows.sha256, label=label, suffix=suffix))
+    return prepared
 
 
 def prepare_articles(excerpts: Sequence[dict[str, Any]], available: int) -> PreparedTask:
@@ -108,7 +138,7 @@ def run_task(lm: HwHLM, prepared: PreparedTask) -> list[dict[str, Any]]:
         records.append(
             {
                 "task": prepared.name,
-                "metric": metric,
+                "metric": f"{metric}{prepared.suffix}",
                 "value": value,
                 "stderr": metric_stderr(metric, [sample[metric] for sample in samples], value),
                 "n": len(samples),
@@ -142,8 +172,9 @@ def run_tasks(
     for prepared in tasks:
         begin = time.perf_counter()
         done = run_task(lm, prepared)
-        seconds[prepared.name] = round(time.perf_counter() - begin, 2)
+        name = f"{prepared.name}{prepared.suffix}"
+        seconds[name] = round(time.perf_counter() - begin, 2)
         records += [{**identity, **record} for record in done]
         scores = ", ".join(f"{record['metric']} {record['value']:.4g}" for record in done)
-        report(f"{prepared.name}: {scores} ({done[0]['n']} rows, {seconds[prepared.name]} s)")
+        report(f"{prepared.name}: {scores} ({done[0]['n']} rows, {seconds[name]} s)")
     return pandas.DataFrame.from_records(records, columns=list(COLUMNS)), seconds

@@ -1,84 +1,48 @@
-"""The wording of RULER's needle tasks, read from the source of the installed lm-eval.
-
-The modules are parsed, not imported: importing them tries to download a sentence splitter.
-"""
+"""The words of needle prompts: RULER's, a second wording of ours, and the lists that keys are drawn from."""
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from itertools import groupby
 
+from . import ruler_source
 from .errors import EvaluationError
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Texts with the places {type_needle_v}, {key}, {value}, {context} and {query}, already in the singular."""
+    """Texts with the places {type_needle_v}, {key}, {value}, {context} and {query}.
+
+    ``template`` and ``answer_prefix`` are in the singular; ``several``: both for more than one answer, or None where
+    only one can be asked for.
+    """
 
     name: str
     needle: str
     template: str
     answer_prefix: str
+    several: tuple[str, str] | None = None
 
-
-def _package_folder(package: str, extra: str) -> Path:
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise EvaluationError(f"the package {package} is not installed; install {extra} (requirements/)")
-    return Path(spec.origin).parent
-
-
-def _constant(tree: ast.Module, name: str, path: Path) -> str:
-    for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-            and isinstance(node.value, ast.Constant)
-        ):
-            return node.value.value
-    raise EvaluationError(f"{path} defines no text {name}; lm-eval 0.4.13 is needed (requirements/)")
-
-
-def _singular_answer_prefix(tree: ast.Module, path: Path) -> str:
-    """The answer prefix for one answer: an f-string under the key ``gen_prefix``, its places named anew."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Dict):
-            continue
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == "gen_prefix" and isinstance(value, ast.IfExp):
-                parts = []
-                for part in value.body.values if isinstance(value.body, ast.JoinedStr) else []:
-                    if isinstance(part, ast.Constant):
-                        parts.append(part.value)
-                    else:
-                        parts.append("{query}" if isinstance(part.value, ast.Name) else "{type_needle_v}")
-                return "".join(parts)
-    raise EvaluationError(f"{path} has no answer prefix for one answer; lm-eval 0.4.13 is needed (requirements/)")
+    def asking(self, answers: int) -> tuple[str, str]:
+        """Template and answer prefix for so many answers."""
+        if answers == 1:
+            return self.template, self.answer_prefix
+        if self.several is None:
+            raise EvaluationError(f"niah: the wording {self.name!r} has no form for {answers} answers; use 'ruler'")
+        return self.several
 
 
 @cache
 def ruler_wording() -> Wording:
-    """RULER's wording for one needle and one question, as lm-eval has it."""
-    folder = _package_folder("lm_eval", "lm-eval 0.4.13") / "tasks" / "ruler"
-    trees = {}
-    for name in ("prepare_niah.py", "niah_utils.py"):
-        path = folder / name
-        if not path.is_file():
-            raise EvaluationError(f"{path} does not exist; lm-eval 0.4.13 is needed (requirements/)")
-        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
-    template = _constant(trees["niah_utils.py"], "TEMPLATE", folder / "niah_utils.py")
+    """RULER's wording, as lm-eval has it."""
+    plural = singular = ruler_source.template()
     # With a single answer RULER puts the instructions in the singular by these replacements.
-    for plural, singular in (("Some", "A"), ("are all", "is"), ("are", "is")):
-        template = template.replace(plural, singular)
-    return Wording(
-        "ruler",
-        _constant(trees["prepare_niah.py"], "NEEDLE", folder / "prepare_niah.py"),
-        template,
-        _singular_answer_prefix(trees["prepare_niah.py"], folder / "prepare_niah.py"),
-    )
+    for many, one in (("Some", "A"), ("are all", "is"), ("are", "is")):
+        singular = singular.replace(many, one)
+    prefix, prefix_of_several = ruler_source.answer_prefixes()
+    return Wording("ruler", ruler_source.needle_text(), singular, prefix, (plural, prefix_of_several))
 
 
 def second_wording() -> Wording:
@@ -106,9 +70,49 @@ def wording_named(name: str) -> Wording:
 @cache
 def key_words() -> tuple[list[str], list[str]]:
     """Adjectives and nouns of RULER's word keys: the lists of the package wonderwords, sorted, read as text."""
-    folder = _package_folder("wonderwords", "wonderwords 3.0.1, of lm-eval's extra 'ruler'") / "assets"
+    folder = ruler_source.package_folder("wonderwords", "wonderwords 3.0.1, of lm-eval's extra 'ruler'") / "assets"
     lists = []
     for name in ("adjectivelist.txt", "nounlist.txt"):
         words = (folder / name).read_text(encoding="utf-8").split("\n")
         lists.append(sorted({word.strip() for word in words if word.strip()}))
     return lists[0], lists[1]
+
+
+class SortedKeys(Sequence[str]):
+    """All keys adjective-noun in alphabetical order, each once, as lm-eval draws from them; millions, made when asked.
+
+    Keys of two adjectives stand apart in that order, unless one adjective goes on with a hyphen where the other ends
+    ("blue", "blue-eyed"): only these few are put together and sorted.
+    """
+
+    def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
+        self.nouns = sorted(set(nouns))
+        self.blocks: list[tuple[str, list[str] | None]] = []
+        beginnings = sorted(f"{adjective}-" for adjective in set(adjectives))
+        root = ""
+
+        def owner(beginning: str) -> str:
+            nonlocal root
+            root = root if root and beginning.startswith(root) else beginning
+            return root
+
+        for first, members in groupby(beginnings, owner):
+            together = list(members)
+            mixed = None
+            if len(together) > 1:
+                mixed = sorted({beginning + noun for beginning in together for noun in self.nouns})
+            self.blocks.append((first, mixed))
+
+    def _size(self, block: tuple[str, list[str] | None]) -> int:
+        return len(self.nouns) if block[1] is None else len(block[1])
+
+    def __len__(self) -> int:
+        return sum(map(self._size, self.blocks))
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        for block in self.blocks:
+            if index < self._size(block):
+                beginning, mixed = block
+                return beginning + self.nouns[index] if mixed is None else mixed[index]
+            index -= self._size(block)
+        raise IndexError(index)

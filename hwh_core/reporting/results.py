@@ -219,12 +219,27 @@ class Results(ResultFolder):
         return frame
 
     def cells(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
-        """Needle grid cells of several models, one below the other."""
-        return self._hwh(scale, models, "niah_cells.csv", CELLS_COLUMNS)
+        """Needle grid cells of several models, one below the other.
+
+        Raises :class:`ReportError` when the models were asked other prompts than one another.
+        """
+        return self._cells(scale, models, "niah_cells.csv")
 
     def additional_cells(self, scale: HwHScale, models: list[HwHModel], grid: NiahGrid) -> pd.DataFrame:
-        """Cells of one of the additional needle grids of several models, one below the other."""
-        return self._hwh(scale, models, requirements.additional_cells_file(grid), CELLS_COLUMNS)
+        """The same of one of the additional needle grids."""
+        return self._cells(scale, models, requirements.additional_cells_file(grid))
+
+    def _cells(self, scale: HwHScale, models: list[HwHModel], name: str) -> pd.DataFrame:
+        frame = self._hwh(scale, models, name, CELLS_COLUMNS)
+        # Grids measured before prompts had a checksum have none.
+        checksums = frame.get("prompts_sha256", pd.Series(dtype=str)).dropna().unique()
+        if len(checksums) > 1:
+            culprits = frame.drop_duplicates("prompts_sha256")["model"].tolist()
+            raise ReportError(
+                f"{name} of scale {scale.name!r}: other prompts were asked of {culprits} (prompts_sha256 "
+                f"{[checksum[:12] for checksum in checksums]}); evaluate them again on the same prompts"
+            )
+        return frame
 
     def head_influence(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """What the heads of several models read, one row a head."""

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from ..config import NiahConfig
+from ..config import NiahConfig, NiahGrid
 from . import task_scores
 from .paper_values import SUMMARY
+from .published import NEEDLE_NOTE, RETRIEVAL_LARGE, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, controls, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
-from .tasktables import RETRIEVAL_COLUMNS, retrieval_cells, seeds_note
+from .tasktables import retrieval_cells, retrieval_columns, retrieval_notes, seeds_note
 
-GRID_TITLES = {"single_2": "NIAH-S2", "multikey_1": "NIAH-MK1"}
+GRID_TITLES = {
+    "single_1": "NIAH-S1", "single_2": "NIAH-S2", "single_3": "NIAH-S3", "multikey_1": "NIAH-MK1",
+    "multikey_2": "NIAH-MK2", "multikey_3": "NIAH-MK3", "multivalue": "NIAH-MV", "multiquery": "NIAH-MQ",
+}  # fmt: skip
 ADDITIONAL_NOTE = (
-    "NIAH-MK1: RULER's NIAH-MultiKey-1, three more needles with other keys; second wording: one that stands in no "
-    "training text. Both over the lengths and depths of the grid; all lengths are in niah_*_cells.csv of each model."
+    "Other needle tasks are RULER's (S: one needle, MK: needles with other keys beside it, MV: four values of one key, "
+    "MQ: four keys); second wording: one that stands in no training text; lm-eval's samples: its own prompts, shorter "
+    "than the length they are named by. All lengths are in niah_*_cells.csv of each model."
 )
 
 
-def ruler_columns(scores: pd.DataFrame) -> dict[str, task_scores.Column]:
-    """Columns of RULER's needle tasks that were run: one per task and length (the metric names the length)."""
-    rows = scores[scores["task"].str.startswith("niah_")]
-    pairs = sorted(set(zip(rows["task"], rows["metric"], strict=True)), key=lambda p: (p[0], len(p[1]), p[1]))
-    return {f"{task} @{metric}": task_scores.Column(f"{task} @{metric}", (task,), metric) for task, metric in pairs}
+def grid_title(grid: NiahGrid) -> str:
+    """How a column names an additional grid."""
+    how = "lm-eval's samples" if grid.fill == "lm_eval" else f"{grid.wording} wording"
+    return f"{GRID_TITLES[grid.variant]}, {how}"
 
 
 def make(results: Results) -> Table:
-    """Retrieval tasks, RULER tasks where they were run, and the mean over depth of the needle grids by length.
+    """Retrieval tasks and the mean over depth of the needle grids by length.
 
     Models without the retrieval mix of the scale follow in rows of their own.
     """
@@ -40,18 +42,19 @@ def make(results: Results) -> Table:
         title = f"{ARCHITECTURE_TITLES.get(name, name)}, no retrieval mix"
         groups.append((name, title, [model for model in controls(scale) if model.architecture == name]))
     members = [model for _, _, models in groups for model in models]
-    # Checks, before anything is compared, that all models answered the same rows.
-    ruler = ruler_columns(results.scores(scale, members))
+    # Checks, before anything is compared, that all models answered the same rows and the same prompts.
+    everything = results.scores(scale, members)
+    for grid in (None, *niah.additional):
+        results.cells(scale, members) if grid is None else results.additional_cells(scale, members, grid)
     grids = {f"NIAH-S2 grid @{length}": (None, length) for length in sorted(niah.lengths)}
     for grid in niah.additional:
-        for length in additional_lengths(niah, scale.length):
-            grids[f"{GRID_TITLES[grid.variant]}, {grid.wording} wording @{length}"] = (grid, length)
+        for length in grid.lengths or additional_lengths(niah, scale.length):
+            grids[f"{grid_title(grid)} @{length}"] = (grid, length)
     title = "Real-world retrieval and needle in a haystack"
-    table = Table(2, title, ["scale", "architecture"], [*RETRIEVAL_COLUMNS, *ruler, *grids])
+    table = Table(2, title, ["scale", "architecture"], [*retrieval_columns(everything), *grids])
     for name, label, models in groups:
         scores = results.scores(scale, models)
         row = retrieval_cells(scores, name)
-        row |= {text: seeds_cell(task_scores.column_values(scores, name, column)) for text, column in ruler.items()}
         cells = {grid: results.additional_cells(scale, models, grid) for grid in niah.additional}
         cells[None] = results.cells(scale, models)
         for text, (grid, length) in grids.items():
@@ -59,12 +62,14 @@ def make(results: Results) -> Table:
             row[text] = _grid_cell(values, scale.claim_scale if grid is None else "none", name, length)
         table.add((scale.name, label), row)
     table.notes = [
-        "Retrieval: the answer is contained in the continuation, percent.",
+        *retrieval_notes(everything),
         f"NIAH-S2 grid: {niah.metric}, haystack {niah.haystack}, mean over depths {niah.depths}.",
         seeds_note(scale),
     ]
     if niah.additional:
-        table.notes.insert(2, ADDITIONAL_NOTE)
+        table.notes.append(ADDITIONAL_NOTE)
+    add_published(table, RETRIEVAL_LARGE)
+    table.notes.append(NEEDLE_NOTE)
     table.settings = {"scale": scale.name}
     return table
 

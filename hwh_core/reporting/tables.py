@@ -23,7 +23,10 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: ours (None: not run) with a 95% interval where there is one, and the paper's value where known."""
+    """One cell: ours (None: not run) with a 95% interval where there is one, and the paper's value where known.
+
+    ``published``: the value of another paper's model, in a row of its own.
+    """
 
     ours: float | str | None
     low: float | None = None
@@ -33,6 +36,7 @@ class Cell:
     paper: float | str | None = None
     source: str = ""
     digits: int = 2
+    published: float | str | None = None
 
     def number(self, value: float | str) -> str:
         """A number with the cell's digits, a text as it is."""
@@ -41,6 +45,8 @@ class Cell:
     @property
     def text(self) -> str:
         """``ours [low, high] (paper x)`` with the parts that exist."""
+        if self.published is not None:
+            return self.number(self.published)
         if self.ours is None:
             shown = NOT_RUN
         else:
@@ -69,18 +75,19 @@ class Table:
         self.rows.append((labels, {column: cells.get(column, Cell(None)) for column in self.columns}))
 
     def long(self) -> pd.DataFrame:
-        """One line per cell: labels, column, ours, ci_low, ci_high, n_seeds, n, paper, paper_source."""
+        """One line per cell: labels, column, ours, ci_low, ci_high, n_seeds, n, paper, published, source of these."""
         lines = [
             {
                 **dict(zip(self.label_names, labels, strict=True)),
                 "column": column,
-                "ours": NOT_RUN if cell.ours is None else cell.ours,
+                "ours": NOT_RUN if cell.ours is None and cell.published is None else cell.ours,
                 "ci_low": cell.low,
                 "ci_high": cell.high,
                 "n_seeds": cell.n_seeds,
                 "n": cell.n,
                 "paper": cell.paper,
                 "paper_source": cell.source or None,
+                "published": cell.published or None,
             }
             for labels, cells in self.rows
             for column, cell in cells.items()

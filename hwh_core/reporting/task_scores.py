@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -37,13 +37,14 @@ COMMONSENSE = (
     Column("BoolQ", ("boolq",), "acc"),
 )
 RETRIEVAL = (
-    Column("SWDE", ("swde", "based_swde"), "contains"),
-    Column("SQuAD", ("squad_completion", "based_squad"), "contains"),
-    Column("FDA", ("fda", "based_fda"), "contains"),
-    Column("TriviaQA", ("based_triviaqa", "triviaqa_completion"), "contains"),
-    Column("NQ", ("based_nq_2048", "based_nq", "nq_completion"), "contains"),
-    Column("DROP", ("based_drop", "drop_completion"), "contains"),
+    Column("SWDE", ("swde",), "contains"),
+    Column("SQuAD", ("squad_completion",), "contains"),
+    Column("FDA", ("fda",), "contains"),
+    Column("TriviaQA", ("based_triviaqa",), "contains"),
+    Column("NQ", ("based_nq_2048", "based_nq_1024", "based_nq_512"), "contains"),
+    Column("DROP", ("based_drop",), "contains"),
 )
+RETRIEVAL_LEFT = tuple(replace(column, title=f"{column.title} left", metric="contains_left") for column in RETRIEVAL)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pandas as pd
 from ..config import HwHScale
 from . import task_scores
 from .paper_values import SUMMARY, TABLE_1_VALUES
+from .published import LANGUAGE_SMALL, RETRIEVAL_LARGE, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
@@ -48,11 +49,35 @@ def _known(
     return seeds_cell(values, paper=paper, source=source, percent=percent)
 
 
+def retrieval_columns(scores: pd.DataFrame) -> list[str]:
+    """The six tasks and their mean, then those that were run with documents cut from the left."""
+    return [*RETRIEVAL_COLUMNS, *(column.title for column in _run_from_the_left(scores))]
+
+
+def _run_from_the_left(scores: pd.DataFrame) -> list[task_scores.Column]:
+    return task_scores.columns_run(scores, task_scores.RETRIEVAL_LEFT)
+
+
+def retrieval_notes(scores: pd.DataFrame) -> list[str]:
+    """How the retrieval tasks are scored, and which of them were not run."""
+    notes = ["Retrieval: the answer is contained in the continuation, percent; documents are cut around the answer."]
+    if _run_from_the_left(scores):
+        notes.append("Left: documents cut from the left, as lm-eval does, which can take the answer away.")
+    run = task_scores.columns_run(scores, task_scores.RETRIEVAL)
+    missing = [column.title for column in task_scores.RETRIEVAL if column not in run]
+    if missing:
+        notes.append(
+            f"Not run: {', '.join(missing)}. Their rows (HazyResearch's sets on the hub) are not among this preset's; "
+            "nothing stands in for them."
+        )
+    return notes
+
+
 def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
     """Real-world retrieval tasks and their mean (only when all six were run)."""
     cells = {
         column.title: seeds_cell(task_scores.column_values(scores, architecture, column))
-        for column in task_scores.RETRIEVAL
+        for column in (*task_scores.RETRIEVAL, *_run_from_the_left(scores))
     }
     complete = task_scores.average_values(scores, architecture, task_scores.RETRIEVAL)
     return {**cells, "Avg retrieval": seeds_cell(complete)}
@@ -78,6 +103,7 @@ def ablation_language(results: Results, number: int, architectures: tuple[str, .
         cells = language_cells(scores, name, scale.claim_scale)
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), cells)
     table.notes = [*LANGUAGE_NOTES, seeds_note(scale)]
+    add_published(table, LANGUAGE_SMALL)
     table.settings = {"scale": scale.name}
     return table
 
@@ -86,9 +112,10 @@ def ablation_retrieval(results: Results, number: int, architectures: tuple[str, 
     """Tables 6 and 8: real-world retrieval of ablations."""
     scale = scale_for(results.preset, "380M", architectures)
     scores = results.scores(scale, models_of(scale, architectures))
-    table = Table(number, title, ["scale", "architecture"], RETRIEVAL_COLUMNS)
+    table = Table(number, title, ["scale", "architecture"], retrieval_columns(scores))
     for name in architectures:
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), retrieval_cells(scores, name))
-    table.notes = ["Accuracy in percent: the answer is contained in the continuation.", seeds_note(scale)]
+    table.notes = [*retrieval_notes(scores), seeds_note(scale)]
+    add_published(table, RETRIEVAL_LARGE)
     table.settings = {"scale": scale.name}
     return table

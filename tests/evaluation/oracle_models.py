@@ -16,7 +16,8 @@ _SUBJECTS = [
 ]  # fmt: skip
 _VERBS = ["opens", "closes", "changes", "grows", "rests", "begins", "waits", "turns", "remains", "sleeps"]
 _PLACES = ["behind the hill", "near the old wall", "under a grey sky", "beside the road", "in the early light"]
-_NEEDLE = re.compile(r"One of the special magic numbers for \S+ is: (\d+)\.")
+_NEEDLE = re.compile(r"One of the special magic \w+ for ([^:]+) is: (\S+)\.")
+_QUESTION = re.compile(r"The special magic \w+ for (.*) mentioned in the provided text (?:is|are)")
 
 
 def prose_texts() -> list[str]:
@@ -91,12 +92,16 @@ class CopyModel(PreTrainedModel, GenerationMixin):
         self.tokenizer = tokenizer
 
     def next_token(self, tokens: list[int]) -> int:
-        """The next token of the answer, or the end token where no needle is in sight or the answer is complete."""
+        """The next token of the answer, or the end token where a needle is not in sight or the answer is complete."""
         visible = tokens if self.config.window is None else tokens[-self.config.window :]
-        needle = _NEEDLE.search(self.tokenizer.decode(visible, skip_special_tokens=True))
-        if needle is None:
+        text = self.tokenizer.decode(visible, skip_special_tokens=True)
+        question = _QUESTION.findall(text)
+        keys = re.split(", and |, ", question[-1]) if question else []
+        values = [value for key in keys for found, value in _NEEDLE.findall(text) if found == key]
+        if not values:
             return self.tokenizer.eos_token_id
-        answer = self.tokenizer.encode(f" {needle.group(1)}", add_special_tokens=False)
+        listed = values[0] if len(values) == 1 else f"{', '.join(values[:-1])}, and {values[-1]}"
+        answer = self.tokenizer.encode(f" {listed}", add_special_tokens=False)
         written = max(count for count in range(len(answer) + 1) if visible[len(visible) - count :] == answer[:count])
         return answer[written] if written < len(answer) else self.tokenizer.eos_token_id
 

@@ -168,3 +168,24 @@ def test_hub_rows_are_read_at_one_commit_as_the_task_files_name_them(rows_folder
     assert asked == [("allenai/winogrande", "winogrande_xl", "validation", "commit-of-allenai/winogrande")]
     assert (name, rows) == ("winogrande", read_rows(rows_folder / "winogrande.jsonl"))
     assert note == "allenai/winogrande at commit-of-allenai/winogrande"
+
+
+def test_the_sentence_splitter_comes_with_the_rows(rows_folder, tmp_path, monkeypatch):
+    import nltk
+
+    source = tmp_path / "source"
+    model = source / extraction.NLTK_DATA / extraction.SPLITTER
+    model.mkdir(parents=True)
+    (model / "abbrev_types.txt").write_text("dr")
+    (source / "piqa.jsonl").write_bytes((rows_folder / "piqa.jsonl").read_bytes())
+    rows = tmp_path / "rows"
+    given = {"kind": "files", "path": str(source)}
+    extraction.write_rows(extraction.rows_from_files(source, ["piqa"]), rows, given, sentence_splitter=True)
+    assert (rows / extraction.NLTK_DATA / extraction.SPLITTER / "abbrev_types.txt").read_text() == "dr"
+    # Elsewhere NLTK fetches it; where that fails, nothing is left and the mend is named.
+    monkeypatch.setattr(nltk, "download", lambda *_, **__: False)
+    with pytest.raises(EvaluationError, match=r"nltk\.download\('punkt_tab'\) did not bring it"):
+        extraction.write_rows(
+            extraction.rows_from_files(source, ["piqa"]), tmp_path / "other", {"kind": "hub"}, sentence_splitter=True
+        )
+    assert not (tmp_path / "other").exists()

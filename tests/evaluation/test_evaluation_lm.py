@@ -14,8 +14,9 @@ from lm_eval.models.huggingface import HFLM
 from oracle_models import MAX_POSITIONS, OracleConfig, UniformModel, train_tokenizer
 
 from hwh_core.evaluation.errors import EvaluationError
-from hwh_core.evaluation.inference import sharing_groups, token_batches
+from hwh_core.evaluation.inference import token_batches
 from hwh_core.evaluation.lm import HwHLM
+from hwh_core.evaluation.prefixes import sharing_groups
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task, held_out_task
 
@@ -38,13 +39,32 @@ def test_the_class_is_registered_with_lm_eval():
     assert get_model("hwh") is HwHLM
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if name != "wikitext"])
+SCORED = [name for name, spec in TASKS.items() if name != "wikitext" and spec.completion is None]
+GENERATED = [name for name, spec in TASKS.items() if spec.completion is not None]
+
+
+@pytest.mark.parametrize("name", SCORED)
 def test_scores_equal_those_of_lm_evals_own_wrapper(name, tiny_llama, tokenizer, rows_folder):
     rows = load_task_rows(rows_folder, name, 5, 0)
     theirs = log_likelihoods(HFLM(pretrained=tiny_llama, tokenizer=tokenizer, batch_size=1), rows)
     ours = log_likelihoods(HwHLM(tiny_llama, tokenizer, batch_tokens=2048), rows)
     assert len(set(theirs)) >= 5
     assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_answers_equal_those_of_lm_evals_own_wrapper(name, tiny_llama, tokenizer, rows_folder):
+    rows = load_task_rows(rows_folder, name, 3, 0)
+    theirs, ours = (
+        evaluate(lm, {"tasks": {"t": build_task(rows)}}, bootstrap_iters=0)
+        for lm in (HFLM(pretrained=tiny_llama, tokenizer=tokenizer, batch_size=1), HwHLM(tiny_llama, tokenizer))
+    )
+    answers = [[sample["resps"][0][0] for sample in outcome["samples"]["t"]] for outcome in (theirs, ours)]
+    assert answers[0] == answers[1]
+    assert any(answers[0])
+    assert [sample["contains"] for sample in ours["samples"]["t"]] == [
+        sample["contains"] for sample in theirs["samples"]["t"]
+    ]
 
 
 def test_rolling_windows_equal_those_of_lm_evals_own_wrapper(tiny_llama, tokenizer, prose):

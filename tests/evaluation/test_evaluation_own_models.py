@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from lm_eval.api.instance import Instance
 
+from hwh_core.evaluation.haystacks import prose_haystack
 from hwh_core.evaluation.inference import generate_greedy, load_model, position_limit
 from hwh_core.evaluation.lm import HwHLM
-from hwh_core.evaluation.niah import NiahGenerator, prose_haystack
+from hwh_core.evaluation.niah import NiahGenerator
 from hwh_core.evaluation.niah_scoring import score_samples
 
 TRAINING_LENGTH = 64
@@ -23,7 +26,7 @@ SHAPE = {
 }
 
 
-@pytest.fixture(scope="module", params=["transformer", "gdn", "hwh_std"])
+@pytest.fixture(scope="module", params=["transformer", "gdn", "inter", "hwh_std", "hwh_std_r", "hwh_swa"])
 def own_model(request, tokenizer, tmp_path_factory):
     from hwh_core.config import ModelShape
     from hwh_core.modeling import build_model
@@ -70,6 +73,30 @@ def test_lengths_beyond_training_are_scored_whole_and_in_any_batch(own_model, pr
     assert together[0] == pytest.approx(expected, abs=1e-4)
 
 
+def test_what_answers_have_in_common_is_computed_once_and_changes_no_score(own_model, prose, monkeypatch):
+    model, tokenizer = own_model
+    questions = [prose[2][start : start + size] for start, size in ((0, 300), (400, 310), (900, 150), (1500, 20))]
+    texts = [(question, answer) for question in questions for answer in (" yes", " no, it rests", " the mill and more")]
+    lengths = []
+    forward = type(model).forward
+
+    @functools.wraps(forward)
+    def watched(self, input_ids, **options):
+        lengths.append((input_ids.shape[0], input_ids.numel(), options.get("past_key_values") is not None))
+        return forward(self, input_ids, **options)
+
+    # Small batches: several of them, some with one question and some with more.
+    separate = scores(HwHLM(model, tokenizer, batch_tokens=1000, share_prefixes=False), texts)
+    monkeypatch.setattr(type(model), "forward", watched)
+    for batch_tokens in (1, 1000, 100_000):
+        lengths.clear()
+        shared = scores(HwHLM(model, tokenizer, batch_tokens=batch_tokens), texts)
+        assert shared == pytest.approx(separate, abs=1e-4)
+        assert any(continued for _, _, continued in lengths)
+    whole = sum(len(tokenizer.encode("".join(text), add_special_tokens=False)) for text in texts)
+    assert sum(tokens for _, tokens, _ in lengths) < whole
+
+
 def test_a_text_begins_after_the_end_token_that_parts_documents_in_training(own_model):
     model, tokenizer = own_model
     assert tokenizer.bos_token_id != tokenizer.eos_token_id
@@ -90,4 +117,4 @@ def test_needles_are_scored_beyond_the_training_length(own_model, prose):
     generator = NiahGenerator(tokenizer, prose_haystack(prose, "prose"), max_new_tokens=12, seed=0)
     samples = [generator.make(256, depth, 0) for depth in (0, 100)]
     for metric in ("teacher_forced_exact", "ruler_contains"):
-        assert score_samples(model, tokenizer, samples, metric, 2048, 12) == [False, False]
+        assert score_samples(model, tokenizer, samples, metric, 2048, 12) == [0.0, 0.0]

@@ -90,6 +90,9 @@ HWH = {
     for model in scale.models
 }
 GRIDS = {grid.name: grid for grid in PRESET.evaluation.niah.additional}
+# lm-eval's own samples are cut into sentences by a model that is fetched with the rows, as the essays are.
+LM_EVAL_SAMPLES = any(grid.fill == "lm_eval" for grid in GRIDS.values())
+NIAH_ROWS = PRESET.evaluation.niah.haystack == "essays" or LM_EVAL_SAMPLES
 CHAINS = chains.find_chains(PRESET)
 # With a retrieval mix in the preset, needles are asked for keys and numbers that no model saw in training.
 UNSEEN_ONLY = any(scale.retrieval_mix is not None for scale in PRESET.hwh.scales)
@@ -333,6 +336,15 @@ def evaluation_settings(wildcards, **more):
             **more,
         }
     )
+
+
+def rows_settings():
+    evaluation = PRESET.evaluation
+    names = [task.name for task in evaluation.tasks]
+    if evaluation.niah.haystack == "essays":
+        names.append("niah_essays")
+    splitter = {"sentence_splitter": True} if LM_EVAL_SAMPLES else {}
+    return settings({"rows": evaluation.rows, "tasks": names, **splitter})
 
 
 def niah_settings(wildcards):

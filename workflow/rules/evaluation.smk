@@ -23,12 +23,7 @@ rule extract_rows:
         program=program("extract_rows"),
         code=code("extract_rows"),
         folder=lambda wildcards, output: os.path.dirname(output[0]),
-        settings=lambda wildcards: settings(
-            {
-                "rows": PRESET.evaluation.rows,
-                "tasks": [task.name for task in PRESET.evaluation.tasks],
-            }
-        ),
+        settings=lambda wildcards: rows_settings(),
     shell:
         "python {params.program:q} --settings {params.settings:q} --downloads resources/downloads"
         " --output {params.folder:q} 2>&1 | tee {log:q}"
@@ -74,11 +69,7 @@ rule evaluate_niah:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
         documents=compared("<results>/data/documents/held_out.jsonl.zst"),
-        rows=(
-            compared(f"{rows_folder()}/rows.json")
-            if PRESET.evaluation.niah.haystack == "essays"
-            else []
-        ),
+        rows=compared(f"{rows_folder()}/rows.json") if NIAH_ROWS else [],
     output:
         # The grid of the paper, then others over the same lengths and depths; the program derives their names from this one.
         table="<results>/hwh/{scale}/{hwh}/niah.csv",
@@ -108,11 +99,7 @@ rule evaluate_niah:
         program=program("evaluate_niah"),
         code=code("evaluate_niah"),
         model=lambda wildcards, input: os.path.dirname(input.model),
-        rows=(
-            ["--rows", rows_folder()]
-            if PRESET.evaluation.niah.haystack == "essays"
-            else []
-        ),
+        rows=["--rows", rows_folder()] if NIAH_ROWS else [],
         settings=lambda wildcards: niah_settings(wildcards),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
