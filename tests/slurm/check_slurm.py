@@ -128,8 +128,8 @@ def check_chain(cluster: SmallCluster, run: Run) -> None:
     options = ["--resources", "gpu=1", "--set-resource-scopes", "gpu=local"]
     chain = run.submit(profile, "results/smoke/chains/hwh/tiny/hwh_std_s0.json", *options)
     chain.require(chain.end() == 0, "the chain failed")
-    jobs = [job for job in chain.jobs() if "group" in job.comment]
-    chain.require(states(jobs) == ["COMPLETED"], "the chain is not one submission")
+    jobs = chain.jobs("chain_evaluate_evaluate_niah_record_chain_train_hwh")
+    chain.require(states(chain.jobs()) == states(jobs) == ["COMPLETED"], "the chain is not one submission")
     chain.require(jobs[0].nodes == 1, f"the chain asked for {jobs[0].nodes} nodes")
     chain.require(not list((run.folder / "results").rglob("model.safetensors")), "the chain left weights")
 
