@@ -74,6 +74,8 @@ def check_time_limit_and_cancelling(cluster: SmallCluster, run: Run) -> None:
 
     job = next_job(first, limited, 0)
     step = stop_after_a_checkpoint(first, HYBRID, job, processes=2)
+    # Before that SLURM would send the signal of the profile first, at which a training ends by itself.
+    first.wait_for("the shortest time limit", lambda: first.jobs(limited)[0].seconds > 60)
     cluster.command("scontrol", "update", f"JobId={job.number}", "TimeLimit=1")
     code = first.end()
 

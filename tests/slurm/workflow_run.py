@@ -34,7 +34,6 @@ def write_profile(folder: Path, training: dict[str, Any], **changes: Any) -> Pat
     # Made-up CPUs: more threads than the machine has would wait for each other.
     profile["set-threads"] = dict.fromkeys(profile["set-threads"], 1)
     site = {
-        "slurm-no-account": True,
         "slurm-status-command": "squeue",
         "slurm-init-seconds-before-status-checks": 2,
         "seconds-between-status-checks": 2,
