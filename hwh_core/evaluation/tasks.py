@@ -6,13 +6,13 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import task_files
 from .errors import EvaluationError
 from .rows import Row, TaskRows, task_spec
 
 if TYPE_CHECKING:
     from lm_eval.api.task import Task
 
-OWN_TASKS = Path(__file__).parent / "task_files"
 HELD_OUT_TASK = "held_out_articles"
 HELD_OUT_METRICS = ("word_perplexity", "bits_per_byte")
 
@@ -26,7 +26,7 @@ def task_config(name: str) -> dict[str, Any]:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     spec = task_spec(name)
-    path = (OWN_TASKS if spec.own else Path(lm_eval.__file__).parent / "tasks") / spec.yaml
+    path = (task_files.FOLDER if spec.own else Path(lm_eval.__file__).parent / "tasks") / spec.yaml
     if not path.is_file():
         raise EvaluationError(f"task {name}: {path} does not exist; lm-eval 0.4.13 is needed (requirements/)")
     config = load_yaml(path, resolve_func=True)

@@ -11,7 +11,8 @@ from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.rows import TASKS, check_rows, load_task_rows, read_rows
 from hwh_core.evaluation.scores import prepare_completion, run_tasks
-from hwh_core.evaluation.tasks import OWN_TASKS, build_task, hub_source, task_config
+from hwh_core.evaluation.task_files import FOLDER
+from hwh_core.evaluation.tasks import build_task, hub_source, task_config
 from hwh_core.evaluation.windows import answer_place, window_of, windowed
 
 NAMES = [name for name, spec in TASKS.items() if spec.completion is not None]
@@ -27,7 +28,7 @@ def test_our_task_files_are_those_of_lm_eval_too(name):
     """lm-eval's own index finds them through --include_path; repository and split are those of the JRT work."""
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=str(OWN_TASKS), include_defaults=False)
+    manager = TaskManager(include_path=str(FOLDER), include_defaults=False)
     assert name in manager.all_tasks
     assert hub_source(name) == (f"hazyresearch/{name}", None, "validation")
     assert task_config(name)["generation_kwargs"] == {"until": ["\n"], "max_gen_toks": 48, "do_sample": False}

@@ -16,7 +16,7 @@ from oracle_models import MAX_POSITIONS, OracleConfig, UniformModel, train_token
 from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.inference import token_batches
 from hwh_core.evaluation.lm import HwHLM
-from hwh_core.evaluation.prefixes import sharing_groups
+from hwh_core.evaluation.prefixes import prefix_units, sharing_groups, unit_batches
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task, held_out_task
 
@@ -92,6 +92,29 @@ def test_batches_keep_to_the_budget_and_lose_nothing():
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert batches[0] == [6], "longer than the budget: a batch of its own"
     assert all(max(lengths[i] for i in batch) * len(batch) <= 120 for batch in batches[1:])
+
+
+def test_batches_end_before_padding_costs_more_than_a_pass():
+    lengths = [100] * 6 + [20] * 6
+    assert [len(batch) for batch in token_batches(lengths, 3200)] == [7, 5], "one of 20 among those of 100, no more"
+    assert [len(batch) for batch in token_batches(lengths, 100_000)] == [12]
+
+
+def test_answers_to_one_question_are_a_unit_and_others_stay_alone():
+    question, other = list(range(100, 140)), list(range(200, 230))
+    sequences = [
+        [*question, 1, 2], [*other, 3], [*question, 4], [5, 6, 7], [*question[:30], 8], [*other, 9, 9], [*other[:5], 1]
+    ]  # fmt: skip
+    limits = [len(tokens) - 1 for tokens in sequences]
+    units = {unit.members: (unit.prefix, unit.tail) for unit in prefix_units(sequences, limits)}
+    # The third of the question parts earlier: three of 30 in common save more than two of 40.
+    assert units == {(3,): (0, 3), (4, 0, 2): (30, 12), (6,): (0, 6), (1, 5): (30, 2)}
+    # Logits are wanted from the 26th token on: only what stands before it can be shared.
+    limits = [min(25, limit) for limit in limits]
+    assert {unit.prefix for unit in prefix_units(sequences, limits)} == {0, 25}
+    batches = unit_batches(prefix_units(sequences, limits), 1000)
+    assert sorted(place for batch in batches for unit in batch for place in unit.members) == list(range(7))
+    assert all(len({unit.prefix > 0 for unit in batch}) == 1 for batch in batches)
 
 
 def test_sequences_share_a_pass_with_what_continues_them():

@@ -150,13 +150,11 @@ def code(name, *modules, only=None):
     return provenance.code_hash(f"scripts/{name}.py", *modules, only=only)
 
 
-def page_parts():
-    """Hash of what the head atlas is made of beside Python: script, style and frame of the page."""
-    parts = glob.glob(
-        os.path.join(os.path.dirname(SCRIPTS), "hwh_core/reporting/templates/atlas*")
-    )
+def parts(pattern):
+    """Hash of what a program is made of beside Python: files below the repository, by a glob pattern."""
+    found = glob.glob(os.path.join(os.path.dirname(SCRIPTS), pattern))
     return hashlib.sha256(
-        "".join(files.sha256_of(part) for part in sorted(parts)).encode()
+        "".join(files.sha256_of(part) for part in sorted(found)).encode()
     ).hexdigest()[:16]
 
 

@@ -54,6 +54,7 @@ rule evaluate:
     params:
         program=program("evaluate"),
         code=code("evaluate"),
+        task_files=parts("hwh_core/evaluation/task_files/*.yaml"),
         rows=lambda wildcards: rows_folder(),
         model=lambda wildcards, input: os.path.dirname(input.model),
         settings=lambda wildcards: evaluation_settings(
