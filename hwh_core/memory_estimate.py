@@ -25,6 +25,8 @@ WORKSPACE_BYTES = 96 * 2**20
 # What CUDA itself takes of a card before the first tensor.
 CONTEXT_BYTES = 768 * 2**20
 FLOAT32 = 4
+# Blocks of a model spread over processes that are whole at a time.
+WHOLE_BLOCKS = 3
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ class Training:
     @property
     def micro_batch_tokens(self) -> int:
         """Tokens that are in memory at a time."""
-        return self.training.micro_batch_tokens or self.step_tokens
+        return min(self.training.micro_batch_tokens or self.step_tokens, self.step_tokens)
+
+    @property
+    def shards(self) -> int:
+        """Processes over which weights, gradients and moments are spread."""
+        return self.processes if self.training.parallel == "fsdp" else 1
 
     @property
     def compiled(self) -> bool:
@@ -153,6 +160,9 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     buckets of data parallelism. On top comes the larger of three moments: the loss, when all activations are there,
     with logits of two chunks and the gradients of its input and weight; the backward pass of the last feed-forward
     part; and the update, with all gradients and, for Muon, copies of the matrices.
+
+    Weights, moments and gradients may be spread over processes. Embeddings are whole then during both passes, and so
+    are some blocks with their gradients: the present one, the next one and the one whose gradients are under way.
     """
     shape, config = training.shape, training.training
     tokens = training.micro_batch_tokens if micro_batch_tokens is None else micro_batch_tokens
@@ -160,9 +170,12 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     element = 2 if config.precision == "bfloat16" else FLOAT32
     parts = training.parts
     parameters, blocks = sum(parts.values()), parts["mixers"] + parts["mlp"]
-    weights = FLOAT32 * parameters
-    standing = weights + optimizer_bytes(config.optimizer, blocks, parameters - blocks) + WORKSPACE_BYTES
-    if training.processes > 1:
+    weights = FLOAT32 * parameters // training.shards
+    moments = optimizer_bytes(config.optimizer, blocks, parameters - blocks) // training.shards
+    standing = weights + moments + WORKSPACE_BYTES
+    if training.shards > 1:
+        standing += 2 * FLOAT32 * (parameters - blocks) + WHOLE_BLOCKS * 2 * FLOAT32 * blocks // len(layers)
+    elif training.processes > 1:
         standing += weights
     several = tokens < training.step_tokens
     activations = tokens * activation_bytes_per_token(layers, shape, training.length, element, training.compiled)

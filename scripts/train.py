@@ -26,7 +26,7 @@ def warm_up(settings: TrainSettings) -> None:
         model.shape.model_dump(), model.architecture, rope_theta=model.rope_theta, qk_norm=model.qk_norm
     )
     tokens = training.tokens_per_step // int(os.environ.get("WORLD_SIZE", "1"))
-    rows = (training.micro_batch_tokens or tokens) // model.length
+    rows = min(training.micro_batch_tokens or tokens, tokens) // model.length
     start_warm_up(layers, rows, model.length, training.precision)
 
 

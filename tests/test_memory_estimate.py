@@ -133,6 +133,24 @@ def test_standing_memory_of_each_recipe():
     assert peak_bytes(shared) - peak_bytes(training) == 4 * parameters
 
 
+def test_spreading_divides_what_stands():
+    """Of weights, moments and gradients, less what is whole for a while; one process has nobody to share with."""
+    from hwh_core.architectures import parameter_count
+
+    shape = ModelShape(**SHAPE | {"hidden_size": 512, "intermediate_size": 1536, "num_layers": 64})
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "vocab_size": 512, "tie_embeddings": False}
+
+    def training(parallel, processes):
+        recipe = a_training(tokens_per_step=8, micro_batch_tokens=1, parallel=parallel).training
+        return Training("transformer", shape, 1, 512, recipe, processes)
+
+    assert peak_bytes(training("fsdp", 1)) == peak_bytes(training("ddp", 1))
+    parameters = parameter_count(training("fsdp", 8).layers, **sizes)
+    spread = (16 - 16 / 8) * parameters
+    saved = peak_bytes(training("ddp", 8)) - 4 * parameters - peak_bytes(training("fsdp", 8))
+    assert 0.8 * spread < saved < spread
+
+
 @pytest.mark.parametrize(
     ("changes", "larger"),
     [

@@ -38,6 +38,9 @@ class TrainingConfig(Strict):
     precision: Literal["float32", "bfloat16"]
     compile: Literal["auto", "never"] = "auto"
     micro_batch_tokens: PositiveInt | None = None
+    parallel: Literal["ddp", "fsdp"] = Field(
+        default="ddp", description="with several processes: weights whole in each of them, or spread over them"
+    )
     checkpoint_every_steps: PositiveInt
     keep_checkpoints: PositiveInt = 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sysconfig
@@ -13,7 +14,7 @@ from torch import nn
 
 from ..heads import GATED_DELTANET, LayerSpec
 from ..modeling import HwHForCausalLM
-from ..modeling.block import run_block
+from ..modeling.block import Block, run_block
 from ..modeling.delta_net import GatedDeltaNetGroup
 
 # Tokens from which compiling pays. On one CPU core it costs 35 s for a small Transformer, whose steps then take a tenth
@@ -67,8 +68,12 @@ class NextTokenLoss(nn.Module):
         return self.model.next_token_loss(inputs, targets, self.run_block)
 
 
-def compiled_blocks(layers: Sequence[LayerSpec], backend: str = "inductor") -> Callable[..., torch.Tensor]:
-    """``run_block`` compiled: once for every distinct structure among ``layers``, whatever their number.
+def compiled_blocks(
+    layers: Sequence[LayerSpec],
+    backend: str = "inductor",
+    function: Callable[..., torch.Tensor] = run_block,
+) -> Callable[..., torch.Tensor]:
+    """``function`` (run_block) compiled: once for every distinct structure among ``layers``, whatever their number.
 
     Layers share compiled code because a block's weights are inputs of it. Compiling one block a structure instead of
     the whole model keeps the start of a training short.
@@ -78,4 +83,14 @@ def compiled_blocks(layers: Sequence[LayerSpec], backend: str = "inductor") -> C
     # Training and, without gradients, evaluation of every structure.
     needed = 2 * len(set(layers))
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, needed)
-    return torch.compile(run_block, dynamic=False, backend=backend)
+    return torch.compile(function, dynamic=False, backend=backend)
+
+
+def compile_in_place(blocks: Sequence[Block], layers: Sequence[LayerSpec], backend: str = "inductor") -> None:
+    """Compile ``forward`` of each block, so that its hooks stay outside of what is compiled.
+
+    Blocks of one structure share compiled code.
+    """
+    forward = compiled_blocks(layers, backend, Block.forward)
+    for block in blocks:
+        block.forward = functools.partial(forward, block)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .sharding import spread_like, whole
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 EPSILON = 1e-7
@@ -32,7 +34,10 @@ def orthogonalize(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon on matrices: ``lr`` and decoupled ``weight_decay`` as in AdamW, Nesterov ``momentum``."""
+    """Muon on matrices: ``lr`` and decoupled ``weight_decay`` as in AdamW, Nesterov ``momentum``.
+
+    Matrices whose rows are spread over processes are gathered to be orthogonalised, by each process for itself.
+    """
 
     def __init__(
         self, params: Iterable[torch.Tensor], lr: float, weight_decay: float = 0.1, momentum: float = 0.95
@@ -54,11 +59,12 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
             for (rows, columns), parameters in by_shape.items():
-                updates = orthogonalize(torch.stack([self._momentum(p, group["momentum"]) for p in parameters]))
+                momenta = [whole(self._momentum(parameter, group["momentum"])) for parameter in parameters]
+                updates = orthogonalize(torch.stack(momenta))
                 rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
                 for parameter, update in zip(parameters, updates, strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(update.to(parameter.dtype), alpha=-rate)
+                    parameter.add_(spread_like(update.to(parameter.dtype), parameter), alpha=-rate)
 
     def _momentum(self, parameter: torch.Tensor, momentum: float) -> torch.Tensor:
         state = self.state[parameter]

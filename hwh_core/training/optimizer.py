@@ -9,6 +9,7 @@ from torch import nn
 
 from ..config import OptimizerConfig
 from .muon import Muon
+from .sharding import gathered, spread_like
 
 
 def split_parameters(model: nn.Module, muon: bool) -> dict[str, dict[str, nn.Parameter]]:
@@ -93,10 +94,14 @@ class Optimizer:
         for part in self.parts.values():
             part.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> dict[str, Any]:
-        """States of all parts, the same whether or not a CUDA graph holds the step."""
+    def state_dict(self, keep: bool = True) -> dict[str, Any]:
+        """States of all parts, the same whether or not a CUDA graph holds the step or processes share the moments.
+
+        Where they do every process must ask, and only those with ``keep`` get the moments.
+        """
         states = {name: part.state_dict() for name, part in self.parts.items()}
         for state in states.values():
+            state["state"] = {index: gathered(values, keep) for index, values in state["state"].items()}
             for group in state["param_groups"]:
                 group["lr"] = float(group["lr"])
                 if "capturable" in group:
@@ -106,4 +111,11 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Inverse of :meth:`state_dict`; before :meth:`make_capturable`, since a graph holds on to its tensors."""
         for name, part in self.parts.items():
-            part.load_state_dict(state[name])
+            parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+            moments = {
+                index: {
+                    key: spread_like(value, parameters[index]) if value.ndim else value for key, value in values.items()
+                }
+                for index, values in state[name]["state"].items()
+            }
+            part.load_state_dict({**state[name], "state": moments})

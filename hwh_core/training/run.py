@@ -48,7 +48,7 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
     settings, loader, store = inputs.settings, inputs.loader, inputs.loader.store
     model_settings, training = settings.model, settings.training
     length = model_settings.length
-    fingerprint = run_fingerprint(settings, loader.fingerprint, store.vocab_size, workers.world_size)
+    fingerprint = run_fingerprint(settings, loader.fingerprint, store.vocab_size)
     checkpoints = CheckpointFolder(paths.checkpoints, fingerprint, training.keep_checkpoints)
     model = build_model(
         model_settings.shape.model_dump(),
@@ -62,19 +62,19 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
     model.config.eos_token_id = model.generation_config.eos_token_id = store.eos_token_id
     model.config.pad_token_id = model.generation_config.pad_token_id = store.eos_token_id
 
+    snapshots = None
+    if settings.snapshot_steps is not None:
+        snapshots = Snapshots(paths.checkpoints / "snapshots", settings.snapshot_steps, fingerprint)
     if not workers.is_first:
         if workers.any(False):
             return 0
-        outcome = Trainer(model, loader, training, length, checkpoints, workers).run()
+        outcome = Trainer(model, loader, training, length, checkpoints, workers, snapshots).run()
         workers.wait()
         return outcome.exit_code or 0
 
     with checkpoints.locked():
         # By the training that was waited for, or by an earlier call; a workflow removes what it wants made anew. All
         # processes hear of it here, or the others would wait for a training that never starts.
-        snapshots = None
-        if settings.snapshot_steps is not None:
-            snapshots = Snapshots(paths.checkpoints / "snapshots", settings.snapshot_steps, fingerprint)
         if workers.any(_is_finished(paths.output, fingerprint, snapshots)):
             print(f"{paths.output} is finished; delete {paths.output / 'metrics.json'} to train anew", file=sys.stderr)
             return 0
@@ -164,6 +164,7 @@ def _metrics(
         "seconds": outcome.seconds,
         "device": device_name or "cpu",
         "devices": workers.world_size,
+        "parts": outcome.parts(),
         "compiled": outcome.compiled,
         "cuda_graph": outcome.cuda_graph,
         "delta_net_backend": delta_net_backend(model, workers.device),

@@ -48,8 +48,9 @@ class TrainSettings(Strict):
         return values
 
 
-# These change how often a run is saved, not what it computes.
-_NOT_IN_FINGERPRINT = ("checkpoint_every_steps", "keep_checkpoints")
+# These change how often a run is saved, and how the work of a step is shared out: in which order its gradients are
+# added, not what they are. A run may go on from a checkpoint on another number of processes.
+_NOT_IN_FINGERPRINT = ("checkpoint_every_steps", "keep_checkpoints", "parallel", "micro_batch_tokens", "compile")
 
 
 def parse_settings(values: dict[str, Any]) -> TrainSettings:
@@ -86,7 +87,7 @@ def parse_settings(values: dict[str, Any]) -> TrainSettings:
     return settings
 
 
-def run_fingerprint(settings: TrainSettings, data_fingerprint: str, vocab_size: int, world_size: int) -> dict[str, str]:
+def run_fingerprint(settings: TrainSettings, data_fingerprint: str, vocab_size: int) -> dict[str, str]:
     """Named hashes of what a checkpoint depends on: ``config`` and ``data``."""
     training = settings.training.model_dump(mode="json")
     for key in _NOT_IN_FINGERPRINT:
@@ -95,7 +96,6 @@ def run_fingerprint(settings: TrainSettings, data_fingerprint: str, vocab_size: 
         "model": settings.model.model_dump(mode="json"),
         "training": training,
         "vocab_size": vocab_size,
-        "world_size": world_size,
     }
     text = json.dumps(config, sort_keys=True)
     return {"config": hashlib.sha256(text.encode()).hexdigest(), "data": data_fingerprint}

@@ -11,6 +11,7 @@ from torch import nn
 
 from .distributed import Workers
 from .optimizer import Optimizer
+from .sharding import clip_gradients
 
 
 class Step(Protocol):
@@ -29,8 +30,8 @@ class Step(Protocol):
 class EagerStep:
     """A step launched operation by operation. ``finish`` applies the gradients.
 
-    ``loss`` maps inputs and targets int64 [rows, length] to a mean loss; ``distributed`` is the wrapper around it that
-    averages gradients over processes, if there are several.
+    ``loss`` maps inputs and targets int64 [rows, length] to a mean loss. ``around(last)`` surrounds the passes of each
+    micro-batch, with ``last`` for the last one: it has gradients averaged over processes, if there are several.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class EagerStep:
         gradient_clip: float,
         autocast: Callable[[], contextlib.AbstractContextManager[Any]],
         workers: Workers,
-        distributed: nn.parallel.DistributedDataParallel | None = None,
+        around: Callable[[bool], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self.loss = loss
         self.optimizer = optimizer
@@ -52,7 +53,7 @@ class EagerStep:
         self.gradient_clip = gradient_clip
         self.autocast = autocast
         self.workers = workers
-        self.distributed = distributed
+        self.around = around
 
     def add_gradients(self, part: torch.Tensor, parts: int) -> torch.Tensor:
         """Add the gradients of one of ``parts`` micro-batches; returns its share of the mean loss, detached."""
@@ -63,7 +64,7 @@ class EagerStep:
 
     def clip(self) -> torch.Tensor:
         """Scale the gradients down to the permitted norm; returns the norm before."""
-        return nn.utils.clip_grad_norm_(self.parameters, self.gradient_clip)
+        return clip_gradients(self.parameters, self.gradient_clip)
 
     def start(self, batch: torch.Tensor, factor: float) -> torch.Tensor:
         """See :class:`Step`."""
@@ -71,7 +72,7 @@ class EagerStep:
         parts = batch.split(self.micro_rows)
         loss = torch.zeros((), device=batch.device)
         for index, part in enumerate(parts):
-            with self._synchronised_by_the_last(index + 1 == len(parts)):
+            with self.around(index + 1 == len(parts)):
                 loss += self.add_gradients(part, len(parts))
         return torch.stack((self.workers.mean(loss), self.clip()))
 
@@ -79,8 +80,3 @@ class EagerStep:
         """See :class:`Step`."""
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def _synchronised_by_the_last(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        if self.distributed is None or last:
-            return contextlib.nullcontext()
-        return self.distributed.no_sync()

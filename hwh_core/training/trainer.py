@@ -29,6 +29,8 @@ from .graphs import CudaGraphRecorder, GraphedStep, Recorder
 from .optimizer import Optimizer
 from .schedule import learning_rate_factor
 from .settings import TrainingError
+from .sharded_model import ShardedModel
+from .sharding import gathered, spread_like
 from .signals import StopRequest
 from .snapshots import Snapshots
 from .step import EagerStep, Step
@@ -54,14 +56,26 @@ class Outcome:
         return statistics.fmean(row["loss"] for row in last)
 
     def tokens_per_second(self) -> float:
-        """Tokens of a step over the median duration of a step."""
-        return statistics.median(row["tokens_per_second"] for row in self.rows)
+        """Tokens of a step over the median duration of a step, of the last of the :meth:`parts`."""
+        first = self.parts()[-1]["first_step"]
+        return statistics.median(row["tokens_per_second"] for row in self.rows[first - 1 :])
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Stretches of steps that ran on as many processes, in the same way; all but the first went on from another."""
+        found: list[dict[str, Any]] = []
+        for row in self.rows:
+            how = {key: row[key] for key in ("processes", "parallel")}
+            if not found or how != {key: found[-1][key] for key in how}:
+                found.append({"first_step": row["step"], **how})
+            found[-1]["last_step"] = row["step"]
+        return found
 
 
 class Trainer:
     """Trains ``model`` in place on ``loader``; ``length`` is the number of tokens of a sequence.
 
-    ``snapshots`` keeps the weights after some steps; None: only checkpoints.
+    ``snapshots`` keeps the weights after some steps; None: only checkpoints. With ``training.parallel: fsdp`` and
+    several processes, ``model`` has the trained weights in the first process, and there after :meth:`run` only.
     """
 
     def __init__(
@@ -74,7 +88,11 @@ class Trainer:
         workers: Workers,
         snapshots: Snapshots | None = None,
     ) -> None:
-        self.model = model.to(workers.device).train()
+        self.model = model.train()
+        self.sharded: ShardedModel | None = None
+        if config.parallel == "fsdp" and workers.world_size > 1:
+            self.sharded = ShardedModel(model, workers, config.precision)
+        trained = model.to(workers.device) if self.sharded is None else self.sharded.trained
         self.config = config
         self.length = length
         self.checkpoints = checkpoints
@@ -82,14 +100,14 @@ class Trainer:
         self.snapshots = snapshots
         self.share = workers.share(config.tokens_per_step // length)
         rows = self.share.stop - self.share.start
-        self.micro_rows = rows if config.micro_batch_tokens is None else config.micro_batch_tokens // length
+        self.micro_rows = min(rows, (config.micro_batch_tokens or config.tokens_per_step) // length)
         if rows % self.micro_rows:
             raise TrainingError(
                 f"training.micro_batch_tokens = {config.micro_batch_tokens} does not divide the {rows * length} tokens "
                 "of a step that one process takes"
             )
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = Optimizer(self.model, config.optimizer)
+        self.parameters = {name: value for name, value in trained.named_parameters() if value.requires_grad}
+        self.optimizer = Optimizer(trained, config.optimizer)
         self.batches = Batches(loader, self.share, workers.device)
         layers, total = self.model.config.layers, config.steps * config.tokens_per_step
         backend = delta_net_backend(self.model, workers.device)
@@ -115,8 +133,8 @@ class Trainer:
         done, before = self._resume()
         if self.workers.is_first:
             truncate_log(self.checkpoints.log_path, done)
-        if self.snapshots is not None:
-            self.snapshots.resume(done)
+            if self.snapshots is not None:
+                self.snapshots.resume(done)
         started = time.perf_counter()
         steps, every = self.config.steps, self.config.checkpoint_every_steps
         exit_code = None
@@ -135,8 +153,10 @@ class Trainer:
                     bar.set_postfix(loss=f"{row['loss']:.3f}", refresh=False)
                     bar.update()
                     # Before the checkpoint: a run that goes on from there does not come by here again.
-                    if self.snapshots is not None:
-                        self.snapshots.take(step + 1, self.model)
+                    if self.snapshots is not None and step + 1 in self.snapshots.steps:
+                        self._collect()
+                        if self.workers.is_first:
+                            self.snapshots.take(step + 1, self.model)
                     stopped = self.workers.any(stop.signal is not None) and step + 1 < steps
                     if stopped or (step + 1) % every == 0 or step + 1 == steps:
                         self._save(step + 1, before + time.perf_counter() - started)
@@ -146,6 +166,8 @@ class Trainer:
         rows = self._rows() if self.workers.is_first else []
         seconds, cuda_graph = before + time.perf_counter() - started, self.cuda_graph
         self._release_step()
+        self._collect()
+        self.model.to(self.workers.device)
         return Outcome(rows, seconds, exit_code, self.compiled, cuda_graph, self.delta_net_check)
 
     def _resume(self) -> tuple[int, float]:
@@ -158,19 +180,25 @@ class Trainer:
             checkpoint = self.checkpoints.load_latest()
         if checkpoint is None:
             return 0, 0.0
-        own = dict(self.model.named_parameters())
         with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(checkpoint.model[name])
+            for name, parameter in self.parameters.items():
+                parameter.copy_(spread_like(checkpoint.model[name], parameter))
         self.optimizer.load_state_dict(checkpoint.optimizer)
         if self.workers.is_first:
             print(f"going on after step {checkpoint.step} of {self.config.steps}", file=sys.stderr, flush=True)
         return checkpoint.step, checkpoint.seconds
 
     def _save(self, step: int, seconds: float) -> None:
-        if self.workers.is_first:
-            self.checkpoints.save(step, seconds, dict(self.model.named_parameters()), self.optimizer.state_dict())
+        keep = self.workers.is_first
+        weights, optimizer = gathered(self.parameters, keep), self.optimizer.state_dict(keep)
+        if keep:
+            self.checkpoints.save(step, seconds, weights, optimizer)
         self.workers.wait()
+
+    def _collect(self) -> None:
+        """Have the present weights in ``model`` of the first process; every process must ask."""
+        if self.sharded is not None:
+            self.sharded.collect()
 
     def run_step(self, step: int) -> dict[str, Any]:
         """Train on the batch of ``step`` (0, 1, ...); returns its row of the log.
@@ -207,6 +235,8 @@ class Trainer:
             "tokens": (step + 1) * config.tokens_per_step,
             "tokens_per_second": config.tokens_per_step / seconds,
             "seconds": seconds,
+            "processes": self.workers.world_size,
+            "parallel": config.parallel if self.workers.world_size > 1 else None,
         }
 
     @property
@@ -242,24 +272,29 @@ class Trainer:
 
     def _eager_step(self) -> EagerStep:
         device = self.workers.device
-        loss: nn.Module = NextTokenLoss(self.model)
-        # A GPU compiles block by block, for a short start; a CPU the whole, which is faster there.
-        if self.compiled and device.type == "cuda":
-            loss = NextTokenLoss(self.model, compiled_blocks(self.model.config.layers))
-        distributed = None
-        if self.workers.world_size > 1:
-            ids = [device.index] if device.type == "cuda" else None
-            loss = distributed = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
-        return EagerStep(
-            torch.compile(loss, dynamic=False) if self.compiled and device.type == "cpu" else loss,
-            self.optimizer,
-            self.parameters,
+        make = functools.partial(
+            EagerStep,
+            optimizer=self.optimizer,
+            parameters=self.parameters.values(),
             micro_rows=self.micro_rows,
             gradient_clip=self.config.gradient_clip,
             autocast=self.autocast,
             workers=self.workers,
-            distributed=distributed,
         )
+        if self.sharded is not None:
+            if self.compiled:
+                self.sharded.compile_blocks()
+            return make(self.sharded.loss, around=self.sharded.around)
+        loss: nn.Module = NextTokenLoss(self.model)
+        # A GPU compiles block by block, for a short start; a CPU the whole, which is faster there.
+        if self.compiled and device.type == "cuda":
+            loss = NextTokenLoss(self.model, compiled_blocks(self.model.config.layers))
+        around: Callable[[bool], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+        if self.workers.world_size > 1:
+            ids = [device.index] if device.type == "cuda" else None
+            loss = replicas = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
+            around = lambda last: contextlib.nullcontext() if last else replicas.no_sync()  # noqa: E731
+        return make(torch.compile(loss, dynamic=False) if self.compiled and device.type == "cpu" else loss, around=around)
 
     @contextlib.contextmanager
     def _failures_of_hardware_named(self) -> Iterator[None]:

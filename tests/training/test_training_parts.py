@@ -170,14 +170,16 @@ def test_settings_that_cannot_be_used_are_named(settings, change, words):
 
 
 def test_fingerprint_covers_what_decides_the_result(settings):
-    def fingerprint(values, data="d", vocab_size=64, world_size=1):
-        return run_fingerprint(parse_settings(values), data, vocab_size, world_size)
+    def fingerprint(values, data="d", vocab_size=64):
+        return run_fingerprint(parse_settings(values), data, vocab_size)
 
     base = fingerprint(settings())
     assert fingerprint(settings(checkpoint_every_steps=5, keep_checkpoints=1)) == base
+    assert fingerprint(settings(parallel="fsdp", micro_batch_tokens=32, compile="auto")) == base
     assert fingerprint(settings(steps=7))["config"] != base["config"]
     assert fingerprint(settings(), vocab_size=65)["config"] != base["config"]
-    assert fingerprint(settings(), world_size=2)["config"] != base["config"]
+    assert fingerprint(settings(tokens_per_step=256))["config"] != base["config"]
+    assert fingerprint(settings(precision="bfloat16"))["config"] != base["config"]
     assert fingerprint(settings(), data="e") == base | {"data": "e"}
     other = settings()
     other["model"]["seed"] = 1

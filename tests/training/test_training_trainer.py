@@ -1,4 +1,4 @@
-"""The training loop: resuming bit for bit, micro-batches, stopping, failures, checkpoints, data parallelism."""
+"""The training loop: resuming bit for bit, micro-batches, stopping, failures, checkpoints."""
 
 import json
 import os
@@ -144,13 +144,19 @@ def test_the_log_is_cut_to_the_resumed_step(tmp_path):
     assert not (tmp_path / "absent.jsonl").exists()
 
 
-def test_micro_batches_that_do_not_fit_a_process(settings, loader, tmp_path):
-    values = settings(micro_batch_tokens=64)
-    settings_ = parse_settings(values)
-    model = build_model(settings_.model.shape.model_dump(), "hwh_std", 1e4, True, LENGTH, 64, 0)
-    checkpoints = CheckpointFolder(tmp_path, {}, 1)
-    with pytest.raises(TrainingError, match="micro_batch_tokens = 64"):
-        Trainer(model, loader, settings_.training, LENGTH, checkpoints, Workers(0, 4, ALONE.device))
+def test_micro_batches_of_a_process(settings, loader, tmp_path):
+    """At most what the process takes of a step, which they must divide."""
+
+    def rows_of(workers, **recipe):
+        training = parse_settings(settings(**recipe)).training
+        model = build_model(settings()["model"]["shape"], "hwh_std", 1e4, True, LENGTH, 64, 0)
+        return Trainer(model, loader, training, LENGTH, CheckpointFolder(tmp_path, {}, 1), workers).micro_rows
+
+    assert rows_of(ALONE, micro_batch_tokens=64) == 2
+    assert rows_of(ALONE) == 4
+    assert rows_of(Workers(0, 4, ALONE.device), micro_batch_tokens=64) == 1
+    with pytest.raises(TrainingError, match="micro_batch_tokens = 64 does not divide the 96 tokens"):
+        rows_of(Workers(0, 2, ALONE.device), tokens_per_step=192, micro_batch_tokens=64)
 
 
 def test_a_step_must_split_evenly_among_processes():
@@ -165,44 +171,3 @@ def test_held_out_loss_does_not_depend_on_how_windows_are_grouped(settings, load
     losses = [held_out_loss(trainer.model, windows, rows, trainer.autocast) for rows in (1, 3, 7)]
     assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
     assert trainer.model.training
-
-
-PARALLEL = """
-    import sys, torch
-    sys.path.insert(0, {tests!r})
-    from conftest import RandomLoader, make_settings
-    from hwh_core.modeling import build_model
-    from hwh_core.training.checkpoint import CheckpointFolder
-    from hwh_core.training.distributed import start_workers, stop_workers
-    from hwh_core.training.settings import parse_settings
-    from hwh_core.training.trainer import Trainer
-
-    settings = parse_settings(make_settings(steps=3, micro_batch_tokens=32))
-    workers = start_workers()
-    model = build_model(settings.model.shape.model_dump(), "hwh_std", 1e4, True, 32, 64, 0)
-    trainer = Trainer(model, RandomLoader(), settings.training, 32, CheckpointFolder({folder!r}, {{}}, 1), workers)
-    outcome = trainer.run()
-    if workers.is_first:
-        torch.save(dict(model.named_parameters()), {folder!r} + "/parameters.pt")
-    stop_workers(workers)
-"""
-
-
-def test_two_processes_train_as_one(settings, loader, tmp_path: Path):
-    single = make_trainer(settings(steps=3), loader, tmp_path / "single")
-    rows = single.run().rows
-    folder = tmp_path / "parallel"
-    folder.mkdir()
-    script = tmp_path / "parallel.py"
-    script.write_text(textwrap.dedent(PARALLEL.format(tests=str(Path(__file__).parent), folder=str(folder))))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr
-    parallel_rows = [json.loads(line) for line in (folder / "train_log.jsonl").read_text().splitlines()]
-    assert [row["loss"] for row in parallel_rows] == pytest.approx([row["loss"] for row in rows], rel=1e-5)
-    parallel = torch.load(folder / "parameters.pt", weights_only=True)
-    for name, parameter in parameters(single).items():
-        # Adam's first steps amplify the rounding of gradients that are nearly zero.
-        assert (parameter - parallel[name]).abs().mean() < 1e-4, name
