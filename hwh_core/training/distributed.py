@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from .settings import TrainingError
 
@@ -78,3 +82,10 @@ def stop_workers(workers: Workers) -> None:
     """Leave the group."""
     if workers.world_size > 1:
         dist.destroy_process_group()
+
+
+def averaged_with_the_last(
+    replicas: nn.parallel.DistributedDataParallel,
+) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
+    """What surrounds each micro-batch: gradients are averaged over processes in that for which it is given True."""
+    return lambda last: contextlib.nullcontext() if last else replicas.no_sync()

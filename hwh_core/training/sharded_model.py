@@ -1,8 +1,8 @@
 """A model whose weights, gradients and moments are spread over the processes (FSDP2).
 
-Matrices are spread: each process holds some rows of each, and all rows of a block while it computes that block. What is
-no matrix (norm gains, decays, convolution taps) is little and stays whole in every process, in float32, so that autocast
-rounds the same weights as without spreading.
+Matrices are spread: each process holds some rows of each, and all rows of a block while it computes that block. What
+is no matrix (norm gains, decays, convolution taps) is little and stays whole in every process, in float32, so that
+autocast rounds the same weights as without spreading.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ..modeling import HwHForCausalLM
 from .batches import Batches, Loader
 from .checkpoint import CheckpointFolder, truncate_log
 from .compilation import NextTokenLoss, compiled_blocks, delta_net_backend, should_compile
-from .distributed import Workers
+from .distributed import Workers, averaged_with_the_last
 from .graphs import CudaGraphRecorder, GraphedStep, Recorder
 from .optimizer import Optimizer
 from .schedule import learning_rate_factor
@@ -289,12 +289,14 @@ class Trainer:
         # A GPU compiles block by block, for a short start; a CPU the whole, which is faster there.
         if self.compiled and device.type == "cuda":
             loss = NextTokenLoss(self.model, compiled_blocks(self.model.config.layers))
-        around: Callable[[bool], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+        around = contextlib.nullcontext
         if self.workers.world_size > 1:
             ids = [device.index] if device.type == "cuda" else None
             loss = replicas = nn.parallel.DistributedDataParallel(loss, device_ids=ids)
-            around = lambda last: contextlib.nullcontext() if last else replicas.no_sync()  # noqa: E731
-        return make(torch.compile(loss, dynamic=False) if self.compiled and device.type == "cpu" else loss, around=around)
+            around = averaged_with_the_last(replicas)
+        if self.compiled and device.type == "cpu":
+            loss = torch.compile(loss, dynamic=False)
+        return make(loss, around=around)
 
     @contextlib.contextmanager
     def _failures_of_hardware_named(self) -> Iterator[None]:

@@ -56,9 +56,7 @@ def train_case(name: str, folder: Path, workers: Workers) -> tuple[Trainer, Outc
     settings = parse_settings(make_settings(steps=3, micro_batch_tokens=LENGTH, **recipe))
     shape = settings.model.shape.model_dump() | {"tie_embeddings": name.startswith("tied")}
     model = build_model(shape, architecture, 1e4, True, LENGTH, 64, 0)
-    trainer = Trainer(
-        model, RandomLoader(), settings.training, LENGTH, CheckpointFolder(folder / name, {}, 1), workers
-    )
+    trainer = Trainer(model, RandomLoader(), settings.training, LENGTH, CheckpointFolder(folder / name, {}, 1), workers)
     return trainer, trainer.run()
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import parallel_run
 import pytest
-import torch
 from parallel_run import CASES, CHAIN, SNAPSHOTS, train_case, train_part
 from safetensors.torch import load_file
 from test_training_trainer import ALONE

@@ -3,10 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
