@@ -53,6 +53,8 @@ TARGETS = (
     ),
     Target("tokens a second that one core tokenizes", "data.tokenize_tokens_per_second_core", ">=", None),
     Target("the same over datasets.map", "data.tokenize_over_datasets", ">=", 1.0),
+    Target("HwH-std at 380M on two devices with DDP, over twice one", "paper.ddp2_efficiency", ">=", None),
+    Target("the same with FSDP2", "paper.fsdp2_efficiency", ">=", None),
     Target("decoding at 32,768 tokens, HwH-std over Transformer", "decode.32768_hwh_std_over_transformer", ">=", None),
     Target("bytes of HwH-std's cache over the Transformer's", "decode.cache_ratio", "==", None),
     Target("scores of SmolLM2-135M against lm-eval's HFLM", f"{DIFFERENCE}_to_hflm", "<=", 1e-6),

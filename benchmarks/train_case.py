@@ -52,8 +52,9 @@ def make_trainer(
 
     ``changes`` replace entries of the training recipe; ``backend`` is that of Gated DeltaNet groups.
     """
+    workers = start_workers()
     # Drawn where they are used: on the host, initial weights of the large sizes take longer than all timed steps.
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+    with workers.device:
         model = build_model(case.shape, case.architecture, ROPE_THETA, True, case.length, case.vocab_size, 0)
     for module in model.modules():
         if isinstance(module, GatedDeltaNetGroup):
@@ -63,7 +64,7 @@ def make_trainer(
         loader: Loader = RandomLoader(case.rows, case.length, case.vocab_size)
     else:
         loader = BatchLoader(store, case.length, case.rows, seed=0)
-    return Trainer(model, loader, training, case.length, CheckpointFolder(folder, {}, 1), start_workers())
+    return Trainer(model, loader, training, case.length, CheckpointFolder(folder, {}, 1), workers)
 
 
 def time_steps(case: Case, step: Callable[[int], float]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,15 @@ def paper_plan(quick: bool) -> list[Case]:
 def plan(quick: bool) -> list[Case]:
     """:func:`quick_plan` or :func:`full_plan`."""
     return quick_plan() if quick else full_plan()
+
+
+def parallel_case(quick: bool, architecture: str) -> Case:
+    """What benchmarks.parallel measures: a step of the paper's 380M training, with its micro-batches."""
+    if quick:
+        case = next(case for case in quick_plan() if case.kind == "ours")
+        return dataclasses.replace(case, architecture=architecture)
+    scale = next(scale for scale in load_preset(CONFIG / "paper.yaml").hwh.scales if scale.name == "380M")
+    shape, rows = scale.shape.model_dump(exclude_none=True), scale.training.tokens_per_step // scale.length
+    training = scale.training.model_copy(update={"steps": 1_000_000})
+    # As many steps in every process: none may end before the others.
+    return Case("ours", "380m", architecture, shape, 32000, scale.length, rows, training, (8, 8))

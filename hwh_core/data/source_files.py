@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .documents import check_text, decode_text, zstandard_lines
+from .documents import MAX_LINE_BYTES, check_line, check_text, decode_text, zstandard_lines
 from .errors import DataError
 
 ENDINGS = (".txt", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
@@ -73,7 +73,7 @@ def _rows(stream: BinaryIO, shown: str, where: str, text_column: str) -> Iterato
         yield from _parquet_rows(stream, where, text_column)
         return
     if shown.endswith(".jsonl"):
-        lines: Iterator[bytes] = iter(stream)
+        lines = _lines(stream, where)
     elif shown.endswith(".jsonl.gz"):
         lines = _gzip_lines(stream, where)
     elif shown.endswith(".jsonl.zst"):
@@ -96,10 +96,15 @@ def _rows(stream: BinaryIO, shown: str, where: str, text_column: str) -> Iterato
         yield row
 
 
+def _lines(stream: BinaryIO, where: str) -> Iterator[bytes]:
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        yield check_line(line, where)
+
+
 def _gzip_lines(stream: BinaryIO, where: str) -> Iterator[bytes]:
     try:
         with gzip.open(stream, "rb") as opened:
-            yield from opened
+            yield from _lines(opened, where)
     except (EOFError, OSError) as error:
         raise DataError(f"{where} is damaged or cut short ({error}); replace it") from None
 

@@ -102,12 +102,12 @@ def _fetched_commit(source: Any, downloads: Path) -> Path:
             return target
         with atomic_directory(target) as temporary:
             _git(["init", "--quiet", "--bare", str(temporary)], source)
-            fetch = ["fetch", "--quiet", "--depth", "1", "--no-tags", source.repository, source.commit]
+            fetch = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--", source.repository, source.commit]
             try:
                 _git(fetch, source, temporary)
             except DataError:
                 # A server may refuse single commits that no branch ends in: then all branches are needed.
-                _git(["fetch", "--quiet", source.repository, "+refs/heads/*:refs/heads/*"], source, temporary)
+                _git(["fetch", "--quiet", "--", source.repository, "+refs/heads/*:refs/heads/*"], source, temporary)
             _git(["cat-file", "-e", f"{source.commit}^{{commit}}"], source, temporary)
     return target
 

@@ -34,8 +34,9 @@ def load_model(folder: str | Path) -> tuple[Any, Any]:
     if json.loads(config.read_text(encoding="utf-8")).get("model_type") == "hwh":
         import hwh_core.modeling  # noqa: F401  (registers the model class)
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        told = {"local_files_only": True, "trust_remote_code": False}
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, **told)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **told)
     except (OSError, ValueError) as error:
         raise EvaluationError(f"--model: {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     device = "cuda" if torch.cuda.is_available() else "cpu"

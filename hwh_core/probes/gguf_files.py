@@ -29,12 +29,14 @@ def load_gguf(path: Path, dtype: Any) -> Any:
         import gguf
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        # Other files may lie beside it, with code among them.
+        told = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(path.parent, **told)
         reader = gguf.GGUFReader(path)
         factors = frequency_factors(reader, path)
         if factors is not None:
             config.rope_parameters = llama3_parameters(factors, config, path)
-        model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, config=config, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(path.parent, config=config, dtype=dtype, **told)
     except ImportError as error:
         raise ProbeError(f"{path.name}: reading GGUF needs the packages gguf and accelerate ({error})") from None
     return model

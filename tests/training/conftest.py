@@ -9,28 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tiny_training import RandomLoader, make_settings
 
 from hwh_core.data.documents import DocumentWriter
 from hwh_core.data.store import write_store
 from hwh_core.data.tokenizer import save_trained, tokenizer_fingerprint, train_bpe
 
 ROOT = Path(__file__).resolve().parents[2]
-LENGTH = 32
-
-
-class RandomLoader:
-    """Skewed random tokens, so that a loss can fall; the batch depends on the step alone."""
-
-    def __init__(self, vocab_size: int = 64, sequences: int = 4, length: int = LENGTH) -> None:
-        self.shape = (sequences, length + 1)
-        self.vocab_size = vocab_size
-        self.fingerprint = f"random-{vocab_size}-{sequences}-{length}"
-
-    def batch(self, step: int) -> np.ndarray:
-        drawn = np.random.default_rng((7, step)).integers(0, self.vocab_size, self.shape)
-        return (drawn**2 // self.vocab_size).astype(np.int64)
 
 
 @pytest.fixture
@@ -67,37 +53,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             fingerprint=tokenizer_fingerprint(paths["tokenizer"]),
         )
     return paths
-
-
-def make_settings(**training: Any) -> dict[str, Any]:
-    """Settings of a run of seconds; keywords replace entries of ``training``."""
-    return {
-        "model": {
-            "architecture": "hwh_std",
-            "shape": {
-                "num_layers": 4,
-                "hidden_size": 32,
-                "intermediate_size": 48,
-                "attention_head_dim": 4,
-                "gdn_head_dim": 4,
-                "gate": True,
-            },
-            "rope_theta": 10000.0,
-            "qk_norm": True,
-            "length": LENGTH,
-            "seed": 0,
-        },
-        "training": {
-            "steps": 6,
-            "tokens_per_step": 128,
-            "warmup_steps": 2,
-            "optimizer": {"kind": "muon_adamw", "learning_rate": 0.004, "matrix_learning_rate": 0.02},
-            "precision": "float32",
-            "compile": "never",
-            "checkpoint_every_steps": 2,
-        }
-        | training,
-    }
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import LENGTH, RandomLoader, make_settings
 from safetensors.torch import save_file
+from tiny_training import LENGTH, RandomLoader, make_settings
 
 from hwh_core.modeling import build_model
 from hwh_core.training import compilation
