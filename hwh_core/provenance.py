@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import time
+from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -169,6 +170,14 @@ def machine() -> dict[str, Any]:
     return info
 
 
+def _with_copies(artifact: Path, beside: Iterable[Path]) -> list[Path]:
+    """``beside`` with what is always written with a table (.parquet) or maps (.json) among it and the artifact."""
+    beside = list(beside)
+    copies = {".csv": ".parquet", ".npz": ".json"}
+    made = [path.with_suffix(copies[path.suffix]) for path in (artifact, *beside) if path.suffix in copies]
+    return beside + [path for path in made if path.is_file()]
+
+
 def write_manifest(
     artifact: str | Path,
     *,
@@ -176,13 +185,17 @@ def write_manifest(
     settings: dict[str, Any],
     started: float,
     seed: int | None = None,
+    beside: Iterable[Path] = (),
+    modules: Iterable[str] = (),
     extra: dict[str, Any] | None = None,
     script: str | None = None,
 ) -> Path:
     """Write ``<artifact>.manifest.json`` beside an artifact that is complete; return its path.
 
-    ``started`` is ``time.time()`` at the start of the work; ``script`` the program under scripts/ that made it (its
-    code hash is recorded), by default the running one.
+    ``started`` is ``time.time()`` at the start of the work; ``beside`` are files and folders that were made with it and
+    lie in its folder (the Parquet copy of a table and the description of maps need no mention); ``script`` the program
+    under scripts/ that made it (its code hash is recorded), by default the running one; ``modules`` files that the
+    program loads by name, which its own hash does not hold.
     """
     import sys
 
@@ -192,11 +205,17 @@ def write_manifest(
     inside = source.suffix == ".py" and source.resolve().is_relative_to(ROOT)
     manifest = {
         "artifact": artifact.name,
+        # What was moved to another artifact's place, manifest and all, is told by this.
+        "path": str(artifact),
         "sha256": sha256_of(artifact),
+        "beside": {
+            path.relative_to(artifact.parent).as_posix(): sha256_of(path) for path in _with_copies(artifact, beside)
+        },
         "inputs": {str(path): sha256_of(path) for path in inputs},
         "settings": settings,
         "script": source.resolve().relative_to(ROOT).as_posix() if inside else source.name,
         "code_hash": code_hash(source.resolve().relative_to(ROOT).as_posix()) if inside else None,
+        "modules": {module: code_hash(module) for module in modules},
         "versions": package_versions(),
         "machine": machine(),
         "seed": seed,

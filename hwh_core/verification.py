@@ -27,9 +27,12 @@ TRAINED = ("controlled", "hwh")
 
 # Folder below results/ that holds reference results, by preset.
 REFERENCE = "reference"
+# Below results/<preset>, what says how a run went and nothing of its results; also checkpoints and hidden files.
+ABOUT_THE_RUN = ("logs", "benchmarks", "report.html", "report.log", "report.zip")
 # Kinds of reasons and what they mean, in the order in which they are counted.
 KINDS = {
-    "artifact": "the artifact or a file made with it was changed or is gone",
+    "artifact": "the artifact or a file made with it was changed, was moved or is gone",
+    "manifest": "no manifest says what it was made from",
     "input": "an input has changed or is gone",
     "settings": "settings differ from the preset",
     "code": "the code that made it has changed",
@@ -50,7 +53,7 @@ class Finding:
 
     ``not_kept`` are the files that its manifest names and that were left behind on purpose: by a folder of reference
     results, or weights by a preset that does not keep them. ``untraced`` are the inputs from the same results folder
-    that no manifest covers, so that what changed before them is not seen.
+    that are not there and that no manifest covers, so that what changed before them is not seen.
     """
 
     artifact: Path
@@ -132,6 +135,9 @@ def settings_differences(settings: dict[str, Any], preset: Any, prefix: str = ""
     wrong = []
     for key, value in settings.items():
         candidates = list(_nodes(preset, key))
+        if not prefix and isinstance(preset, dict) and key in preset:
+            # The preset's own seed, say: that a model has the same one excuses no other.
+            candidates = [preset[key]]
         if value in candidates:
             continue
         if not isinstance(value, dict):
@@ -194,7 +200,7 @@ class Verifier:
             yield artifact.resolve(), artifact
 
     def _input(self, name: str) -> Path:
-        """Where an input lies: below the root, and of reference results in their own folder."""
+        """Where a file that a manifest names lies: below the root, and of reference results in their own folder."""
         parts = Path(name).parts
         if self.reference and parts[:2] == ("results", self.folder.resolve().name):
             return self.folder.joinpath(*parts[2:])
@@ -239,8 +245,18 @@ class Verifier:
             else:
                 yield Reason(kind, f"{name} is gone")
 
+    def _is_covered(self, path: Path) -> bool:
+        """Whether a file below the folder is a manifest, is named by one, or says nothing of results."""
+        inside = path.relative_to(self.folder)
+        about_the_run = inside.parts[0] in ABOUT_THE_RUN or "checkpoints" in inside.parts or path.name.startswith(".")
+        return about_the_run or path.name.endswith(SUFFIX) or self._maker(path) is not None
+
     def _own_reasons(self, finding: Finding, manifest: dict[str, Any]) -> Iterator[Reason]:
         artifact = finding.artifact
+        made = Path(manifest.get("path", artifact))
+        # An absolute one was made by hand, and a folder of results may be copied to another place.
+        if not made.is_absolute() and self._input(str(made)).resolve() != artifact.resolve():
+            yield Reason("artifact", f"it was made as {made} and stands in another's place")
         yield from self._file_reasons(finding, manifest)
         settings = manifest["settings"]
         whole = {"settings": settings} if "name" in settings else settings
@@ -253,9 +269,15 @@ class Verifier:
                 yield Reason("code", f"its program {script} is gone")
             elif code_hash(script) != manifest["code_hash"]:
                 yield Reason("code", f"the code that {script} runs has changed")
+        for module, expected in manifest.get("modules", {}).items():
+            if not (ROOT / module).is_file() or code_hash(module) != expected:
+                yield Reason("code", f"{module}, which {script} loads, has changed")
 
     def check(self) -> list[Finding]:
-        """One finding an artifact, sorted by path; an artifact made from one that no longer follows says so."""
+        """One finding an artifact, sorted by path; an artifact made from one that no longer follows says so.
+
+        A file that no manifest names is a finding too, and no complaint against what was made from it.
+        """
         findings, sources = {}, {}
         inside = self.folder.resolve()
         for artifact, manifest in progress(self.manifests.items(), "checking manifests", len(self.manifests)):
@@ -267,7 +289,7 @@ class Verifier:
             finding.untraced += [
                 path
                 for path, maker in zip(paths, makers, strict=True)
-                if maker is None and path.resolve().is_relative_to(inside)
+                if maker is None and not path.exists() and path.resolve().is_relative_to(inside)
             ]
         stale = {artifact for artifact, finding in findings.items() if not finding.follows}
         while stale:
@@ -278,4 +300,7 @@ class Verifier:
                         reached.add(artifact)
                     finding.causes.append(Reason("source", f"made from stale {source}"))
             stale = reached
+        for path in self.folder.rglob("*"):
+            if path.is_file() and not self._is_covered(path):
+                findings[path] = Finding(path, [Reason("manifest", KINDS["manifest"])])
         return [findings[artifact] for artifact in sorted(findings)]

@@ -96,8 +96,8 @@ def main() -> None:
         }
         table = sample_table(samples, correct, identity, labels)
         version = f"niah_{grid.variant}, fill {grid.fill}"
-        cells = cell_table(table, version, prompts_sha256(samples))
-        write_table(cells, output.with_name(f"{output.stem}_cells.csv"))
+        cells = output.with_name(f"{output.stem}_cells.csv")
+        write_table(cell_table(table, version, prompts_sha256(samples)), cells)
         write_table(table, output)
         write_manifest(
             output,
@@ -105,6 +105,7 @@ def main() -> None:
             settings=settings,
             seed=settings["seed"],
             started=started if output == arguments.output else begun,
+            beside=[cells],
             extra={
                 "seconds": {"prompts": round(prepared - clock, 2), "scoring": round(time.monotonic() - prepared, 2)},
                 "precision": precision(model.device),

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from hwh_core.files import sha256_of, write_table
+from hwh_core.files import write_table
 from hwh_core.gpband.emergence import Probe, curve_tables
 from hwh_core.gpband.jobs import load_probes, parse_settings
 from hwh_core.provenance import write_manifest
@@ -36,7 +36,7 @@ def main() -> None:
         settings=settings.model_dump(mode="json"),
         seed=settings.seed,
         started=started,
-        extra={"beside": {beside.name: sha256_of(beside)}},
+        beside=[beside],
     )
     for row in rows.to_dict("records"):
         place = "" if row["verdict"] == "none" else f" at group {row['peak_group']:.2f}"

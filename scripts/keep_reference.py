@@ -15,7 +15,7 @@ KEPT = (
     "controlled/*/probe_x*.json",
     "pretrained/*/*.json", "pretrained/*/heads.csv", "hwh/*/*/metrics.json", "hwh/*/*/scores.csv",
     "hwh/*/*/niah*_cells.csv", "benchmarks/**/*.tsv", "*.manifest.json", "controlled/*/*.manifest.json",
-    "hwh/*/*/*.manifest.json", "chains/**/*.json", "figures/*.manifest.json",
+    "hwh/*/*/*.manifest.json", "data/**/*.manifest.json", "chains/**/*.json", "figures/*.manifest.json",
 )  # fmt: skip
 
 

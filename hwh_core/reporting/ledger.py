@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import PresetConfig
-from ..files import atomic_write, sha256_of, write_json
+from ..files import atomic_write, write_json
 from ..provenance import write_manifest
 from . import (
     band_emergence,
@@ -229,6 +229,5 @@ def write(results: Results, output: str | Path) -> list[ClaimRecord]:
         temporary.write_text(markdown(records, results), encoding="utf-8")
     write_json(output, [entry.model_dump(mode="json") for entry in records])
     settings = {"preset": results.preset.preset, "claims": len(records)}
-    beside = {report.name: sha256_of(report)}
-    write_manifest(output, inputs=results.used, settings=settings, started=started, extra={"beside": beside})
+    write_manifest(output, inputs=results.used, settings=settings, started=started, beside=[report])
     return records

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ..files import atomic_write, sha256_of
-from ..provenance import code_hash, write_manifest
+from ..files import atomic_write
+from ..provenance import write_manifest
 from .selection import FigureId, figure_name, refuse_if_missing
 
 if TYPE_CHECKING:
@@ -103,11 +103,9 @@ def write_drawing(
         with atomic_write(path) as temporary:
             drawing.figure.savefig(temporary, format=kind, metadata=METADATA[kind])
     plt.close(drawing.figure)
-    others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"figure": number, "preset": results.preset.preset, **drawing.settings}
-    # The program loads the figure's module by name, so the program's own code hash does not hold it.
-    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/{figure_name(number)}.py")}
-    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
+    modules = [f"hwh_core/reporting/{figure_name(number)}.py"]
+    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, beside=paths[:2], modules=modules)
     return paths
 
 

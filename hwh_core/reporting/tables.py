@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ..files import atomic_write, sha256_of
-from ..provenance import code_hash, write_manifest
+from ..files import atomic_write
+from ..provenance import write_manifest
 from .intervals import combine
 from .selection import TableId, refuse_if_missing, table_name
 
@@ -155,11 +155,9 @@ def write_table_files(table: Table, prefix: str | Path, results: Results, starte
             temporary.write_text(render(table, path.suffix[1:], results.preset.preset), encoding="utf-8")
     with atomic_write(paths[2]) as temporary:
         table.long().to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
-    others = {path.name: sha256_of(path) for path in paths[:2]}
     settings = {"table": table.number, "preset": results.preset.preset, **table.settings}
-    # The program loads the table's module by name, so the program's own code hash does not hold it.
-    extra = {"beside": others, "module_hash": code_hash(f"hwh_core/reporting/{table_name(table.number)}.py")}
-    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, extra=extra)
+    modules = [f"hwh_core/reporting/{table_name(table.number)}.py"]
+    write_manifest(paths[2], inputs=results.used, settings=settings, started=started, beside=paths[:2], modules=modules)
     return paths
 
 

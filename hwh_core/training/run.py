@@ -32,9 +32,9 @@ HELD_OUT_SEED = 0
 def train(inputs: Inputs, paths: Paths) -> int:
     """Train one model; returns the exit code (0, or 128 + signal when stopped on request).
 
-    Writes ``model``, ``initial``, ``train_log.jsonl``, where the settings ask for them ``snapshots``, and, last,
-    ``metrics.json`` below ``paths.output``, then deletes the checkpoints. Raises project errors for sizes or for
-    checkpoints that do not fit, and for a loss that is not finite.
+    Writes ``model``, ``initial``, ``train_log.jsonl``, where the settings ask for them ``snapshots``, ``metrics.json``
+    and, last, the manifest of all but the snapshots below ``paths.output``, then deletes the checkpoints. Raises
+    project errors for sizes or for checkpoints that do not fit, and for a loss that is not finite.
     """
     started = time.time()
     workers = start_workers()
@@ -94,11 +94,15 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
         save_model(model, paths.tokenizer, paths.output / "model")
         with atomic_write(paths.output / "train_log.jsonl") as temporary:
             shutil.copyfile(checkpoints.log_path, temporary)
+        if snapshots is not None:
+            snapshots.copy_to(paths.output / "snapshots")
+        write_json(paths.output / "metrics.json", metrics)
         write_manifest(
             paths.output / "model",
             inputs=[paths.store / "index.json", paths.held_out / "index.json", paths.tokenizer],
             settings=settings.written(),
             seed=model_settings.seed,
+            beside=[paths.output / name for name in ("metrics.json", "train_log.jsonl", "initial")],
             extra={
                 "fingerprint": fingerprint,
                 "delta_net_backend": metrics["delta_net_backend"],
@@ -107,9 +111,6 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
             },
             started=started,
         )
-        if snapshots is not None:
-            snapshots.copy_to(paths.output / "snapshots")
-        write_json(paths.output / "metrics.json", metrics)
         checkpoints.remove()
         if snapshots is not None:
             snapshots.remove()
@@ -118,8 +119,8 @@ def _train(inputs: Inputs, paths: Paths, workers: Workers, started: float) -> in
 
 
 def _is_finished(output: Path, fingerprint: dict[str, str], snapshots: Snapshots | None) -> bool:
-    metrics = output / "metrics.json"
-    finished = metrics.is_file() and read_json(metrics).get("fingerprint") == fingerprint
+    metrics, manifest = output / "metrics.json", output / "model.manifest.json"
+    finished = metrics.is_file() and manifest.is_file() and read_json(metrics).get("fingerprint") == fingerprint
     # Snapshots that were removed once they had been probed come back only by training again.
     return finished and (snapshots is None or not snapshots.missing(output / "snapshots"))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from verify_helpers import PROGRAM, check
 
 from hwh_core import cli, verification
 from hwh_core.commands.verify import short_line, summary
@@ -18,43 +18,6 @@ from hwh_core.files import sha256_of
 from hwh_core.provenance import ROOT, write_manifest
 from hwh_core.scripting import UserError
 from hwh_core.verification import Finding, Reason, Verifier, settings_differences
-
-PROGRAM = "requirements/update.py"
-
-
-@pytest.fixture
-def results(tmp_path, minimal_preset, monkeypatch):
-    """A chain source -> probe -> band and a figure on its own, with manifests, in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("results/minimal")
-    folder.mkdir(parents=True)
-    Path("source.txt").write_text("text", encoding="utf-8")
-    preset = validate_preset(minimal_preset, "test").model_dump(mode="json")
-    model = {**preset["controlled"]["models"][0], "shape": preset["controlled"]["shape"], "architecture": "transformer"}
-
-    def make(name: str, inputs: list[Path], settings: dict) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"made {name}", encoding="utf-8")
-        write_manifest(folder / name, inputs=inputs, settings=settings, started=time.time(), script=PROGRAM)
-
-    make(
-        "controlled/base/probe.npz",
-        [Path("source.txt")],
-        {"model": model, "training": preset["controlled"]["training"]},
-    )
-    make(
-        "controlled/base/band.json",
-        [folder / "controlled/base/probe.npz"],
-        {"band": preset["band"], "seed": 0, "computed": 17},
-    )
-    make("fig4.csv", [], preset)
-    return folder
-
-
-def check(results: Path, minimal_preset: dict) -> dict[str, str]:
-    """Reasons by file name, of all artifacts that no longer follow."""
-    verifier = Verifier(results, validate_preset(minimal_preset, "test"), Path())
-    return {f.artifact.name: "; ".join(f.reasons) for f in verifier.check() if not f.follows}
 
 
 def test_untouched_results_follow(results, minimal_preset):
@@ -147,90 +110,13 @@ def test_inputs_that_no_manifest_covers_are_named(results, minimal_preset):
         results / "fig4.csv", inputs=[loose, Path("source.txt")], settings={}, started=time.time(), script=PROGRAM
     )
     findings = Verifier(results, validate_preset(minimal_preset, "test"), Path()).check()
+    assert {f.artifact: f.reasons for f in findings if not f.follows} == {
+        loose: ["no manifest says what it was made from"]
+    }
+    loose.unlink()
+    findings = Verifier(results, validate_preset(minimal_preset, "test"), Path()).check()
     assert [path for finding in findings for path in finding.untraced] == [loose]
     assert summary(findings, False)[-1] == "made here without a manifest, so not traced further: metrics.json"
-
-
-@pytest.fixture
-def reference(results):
-    """The small results of the chain, kept below results/reference: the probe is left out, its manifest stays."""
-    folder = Path("results/reference/minimal")
-    shutil.copytree(results, folder)
-    (folder / "controlled/base/probe.npz").unlink()
-    Path("source.txt").unlink()
-    shutil.rmtree(results)
-    return folder
-
-
-def test_what_reference_results_leave_out_does_not_make_them_stale(reference, minimal_preset):
-    findings = Verifier(reference, validate_preset(minimal_preset, "test"), Path()).check()
-    assert all(finding.follows for finding in findings)
-    assert {path.name for finding in findings for path in finding.not_kept} == {"probe.npz", "source.txt"}
-    assert summary(findings, True) == [
-        "3 artifacts checked, 0 no longer follow from their inputs, settings and code",
-        "inputs not kept here: 1 (reference results; of 1 artifacts the manifest alone)",
-    ]
-
-
-@pytest.fixture
-def trained(results):
-    """A training with a folder of weights, and scores that were measured with it; the weights are gone since."""
-    model = results / "controlled/base/model"
-    model.mkdir()
-    (model / "config.json").write_text("{}", encoding="utf-8")
-    (model / "model.safetensors").write_bytes(b"weights")
-    write_manifest(model, inputs=[], settings={}, started=time.time(), script=PROGRAM)
-    scores = results / "controlled/base/scores.csv"
-    scores.write_text("x", encoding="utf-8")
-    inputs = [model, model / "model.safetensors"]
-    write_manifest(scores, inputs=inputs, settings={}, started=time.time(), script=PROGRAM)
-    (model / "model.safetensors").unlink()
-    # Its settings are the whole preset, in which these tests change a key.
-    (results / "fig4.csv.manifest.json").unlink()
-    return results
-
-
-def test_weights_that_the_preset_does_not_keep_are_no_complaint(trained, minimal_preset):
-    found = check(trained, minimal_preset)
-    assert "it was changed after it had been made" in found["model"]
-    assert "model.safetensors is gone" in found["scores.csv"]
-    minimal_preset["keep_weights"] = False
-    findings = Verifier(trained, validate_preset(minimal_preset, "test"), Path()).check()
-    assert all(finding.follows for finding in findings)
-    assert {path.name for finding in findings for path in finding.not_kept} == {"model", "model.safetensors"}
-    assert "weights not handed on: 2 (keep_weights: false; what was made from them is checked)" in summary(
-        findings, False
-    )
-    shutil.rmtree(trained / "controlled/base/model")
-    assert check(trained, minimal_preset) == {}
-
-
-def test_only_weights_may_be_gone_and_scores_must_be_of_the_training_that_is_recorded(trained, minimal_preset):
-    minimal_preset["keep_weights"] = False
-    (trained / "controlled/base/probe.npz").unlink()
-    assert set(check(trained, minimal_preset)) == {"probe.npz", "band.json"}
-    model = trained / "controlled/base/model"
-    (model / "model.safetensors").write_bytes(b"of another training")
-    write_manifest(model, inputs=[], settings={}, started=time.time(), script=PROGRAM)
-    (model / "model.safetensors").unlink()
-    assert check(trained, minimal_preset)["scores.csv"] == (
-        "input results/minimal/controlled/base/model was another one than model.manifest.json describes"
-    )
-
-
-def test_reference_results_are_held_against_what_they_keep(reference, minimal_preset, monkeypatch):
-    # A run of one's own with other content says nothing of the reference.
-    own = Path("results/minimal/controlled/base/probe.npz")
-    own.parent.mkdir(parents=True)
-    own.write_text("of another run", encoding="utf-8")
-    assert check(reference, minimal_preset) == {}
-    (reference / "fig4.csv").write_text("edited", encoding="utf-8")
-    assert check(reference, minimal_preset) == {"fig4.csv": "it was changed after it had been made"}
-    (reference / "controlled/base/probe.npz").write_text("edited", encoding="utf-8")
-    found = check(reference, minimal_preset)
-    assert "input results/minimal/controlled/base/probe.npz has changed" in found["band.json"]
-    monkeypatch.setattr(verification, "code_hash", lambda script: "0" * 16)
-    assert set(check(reference, minimal_preset)) == {"probe.npz", "band.json", "fig4.csv"}
 
 
 def test_lines_are_short_and_counted_by_kind(results, minimal_preset):
