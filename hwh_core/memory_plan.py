@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .config import PresetConfig
@@ -75,18 +76,23 @@ def card_of(name: str, total: int) -> Card:
     return Card(name, total, total - CONTEXT_BYTES)
 
 
-def refused(preset: PresetConfig, folders: Iterable[str], cards: Sequence[Card]) -> list[str]:
-    """A sentence for each training among ``folders`` that fits on none of ``cards``, those that need most first."""
+def refused(
+    preset: PresetConfig, folders: Iterable[str], cards: Sequence[Card], processes: Mapping[str, int] | None = None
+) -> list[str]:
+    """A sentence for each training among ``folders`` that fits on none of ``cards``, those that need most first.
+
+    ``processes``: on how many cards a training of some of these folders runs, if on more than one.
+    """
     if not cards:
         return []
     card = max(cards, key=lambda one: one.free)
     wanted = set(folders)
-    found = [
-        (peak_bytes(planned.training), sentence)
-        for planned in planned_trainings(preset)
-        if planned.folder in wanted
-        and (sentence := refusal(planned.folder, planned.training, f"{planned.key}.micro_batch_tokens", card))
-    ]
+    found = []
+    for planned in planned_trainings(preset):
+        training = dataclasses.replace(planned.training, processes=(processes or {}).get(planned.folder, 1))
+        sentence = refusal(planned.folder, training, f"{planned.key}.micro_batch_tokens", card)
+        if planned.folder in wanted and sentence:
+            found.append((peak_bytes(training), sentence))
     return [sentence for _, sentence in sorted(found, reverse=True)]
 
 

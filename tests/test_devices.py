@@ -140,6 +140,33 @@ def test_processes_of_one_launcher_see_the_same_devices(machine, tmp_path):
         assert sorted(end(launcher).splitlines()) == ["0 GPU-aa11 GPU-bb22", "1 GPU-aa11 GPU-bb22"]
 
 
+def test_processes_of_torchrun_get_devices_that_no_other_job_has(machine, tmp_path, monkeypatch):
+    """Two trainings of two devices and jobs of one beside them, on three, with the launcher that the workflow uses."""
+    machine(TWO + "GPU 2: NVIDIA H200 (UUID: GPU-cc33)\n")
+    # torchrun needs the real torch; its processes are told what the made-up one tells others.
+    monkeypatch.delenv("PYTHONPATH")
+    (tmp_path / "marks").mkdir()
+    told = "from hwh_core import devices; devices.torch_is_for_cuda = lambda: True; "
+    # Of a launcher's processes, which have the same devices, the first one marks them.
+    program = told + USE.replace("marks = [", "marks = [] if os.environ.get('LOCAL_RANK', '0') != '0' else [")
+    (tmp_path / "job.py").write_text(program)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    pipe = subprocess.PIPE
+    large = [
+        subprocess.Popen(
+            [*launcher, str(tmp_path / "job.py"), str(tmp_path / "locks"), str(tmp_path / "marks")],
+            stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    small = [start(program, tmp_path / "locks", tmp_path / "marks") for _ in range(2)]
+    for job in large:
+        first, second = end(job).splitlines()
+        assert first == second
+        assert len(set(first.split())) == 2
+    assert all(len(end(job).split()) == 1 for job in small)
+
+
 def test_a_process_that_outlives_the_first_of_its_launcher_keeps_their_devices(machine, tmp_path):
     environment = {"LOCAL_WORLD_SIZE": "2"}
     first, second = (start(HOLD, tmp_path, LOCAL_RANK=rank, **environment) for rank in "01")

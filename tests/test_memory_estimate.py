@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hwh_core import memory_estimate, memory_plan
-from hwh_core.config import ModelShape, OptimizerConfig, load_preset
+from hwh_core.config import ModelShape, OptimizerConfig, load_preset, validate_preset
 from hwh_core.devices import Device
 from hwh_core.memory_estimate import GIB, Card, Training, largest_micro_batch, peak_bytes, refusal
 from hwh_core.scripting import UserError
@@ -217,6 +217,19 @@ def test_the_paper_on_a_card_of_80_gib():
     assert "hwh.scales.1.4B.training.micro_batch_tokens from 32768 to 16384" in sentences[0]
     assert memory_plan.refused(preset, ["hwh/380M/no_such_model"], [small]) == []
     assert memory_plan.refused(preset, folders, []) == []
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_training_that_several_cards_share(minimal_preset, parallel):
+    """Spread over four it fits on cards of which one alone is too small; with all weights in each it does not."""
+    scale = minimal_preset["hwh"]["scales"][0]
+    scale["shape"] |= {"hidden_size": 512, "intermediate_size": 1024, "num_layers": 32}
+    scale["training"]["parallel"] = parallel
+    preset, folder = validate_preset(minimal_preset, "test"), "hwh/tiny/hwh_std_s0"
+    planned = next(one for one in memory_plan.planned_trainings(preset) if one.folder == folder)
+    card = Card("a small card", 2**40, peak_bytes(planned.training) - 1)
+    assert memory_plan.refused(preset, [folder], [card])
+    assert bool(memory_plan.refused(preset, [folder], [card], {folder: 4})) is (parallel == "ddp")
 
 
 def test_cards_are_read_from_nvidia_smi_without_split_ones(tmp_path, monkeypatch):

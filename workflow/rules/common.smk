@@ -388,12 +388,14 @@ def refuse_what_does_not_fit():
         "train_controlled": "controlled/{controlled}",
         "train_hwh": "hwh/{scale}/{hwh}",
     }
-    waiting = [
-        folders[job.rule.name].format(**job.wildcards_dict)
+    waiting = {
+        folders[job.rule.name].format(**job.wildcards_dict): max(1, job.resources.gpu)
         for job in workflow.dag.needrun_jobs()
         if job.rule.name in folders
-    ]
-    sentences = memory_plan.refused(PRESET, waiting, memory_plan.planned_cards(GPUS))
+    }
+    sentences = memory_plan.refused(
+        PRESET, waiting, memory_plan.planned_cards(GPUS), waiting
+    )
     if sentences:
         more = f" ({len(sentences) - 1} more do not fit)" if len(sentences) > 1 else ""
         raise WorkflowError(sentences[0] + more)
