@@ -27,8 +27,10 @@ TRAINED = ("controlled", "hwh")
 
 # Folder below results/ that holds reference results, by preset.
 REFERENCE = "reference"
-# Below results/<preset>, what says how a run went and nothing of its results; also checkpoints and hidden files.
+# Below results/<preset>, what says how a run went and nothing of its results; also hidden files, and folders of these
+# names, which are gone when a model is finished.
 ABOUT_THE_RUN = ("logs", "benchmarks", "report.html", "report.log", "report.zip")
+PASSING = {"checkpoints", "snapshots"}
 # Kinds of reasons and what they mean, in the order in which they are counted.
 KINDS = {
     "artifact": "the artifact or a file made with it was changed, was moved or is gone",
@@ -248,8 +250,8 @@ class Verifier:
     def _is_covered(self, path: Path) -> bool:
         """Whether a file below the folder is a manifest, is named by one, or says nothing of results."""
         inside = path.relative_to(self.folder)
-        about_the_run = inside.parts[0] in ABOUT_THE_RUN or "checkpoints" in inside.parts or path.name.startswith(".")
-        return about_the_run or path.name.endswith(SUFFIX) or self._maker(path) is not None
+        about_the_run = inside.parts[0] in ABOUT_THE_RUN or not PASSING.isdisjoint(inside.parts)
+        return about_the_run or path.name.startswith(".") or path.name.endswith(SUFFIX) or self._maker(path) is not None
 
     def _own_reasons(self, finding: Finding, manifest: dict[str, Any]) -> Iterator[Reason]:
         artifact = finding.artifact

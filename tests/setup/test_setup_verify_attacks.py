@@ -78,7 +78,7 @@ def test_a_manifest_that_was_removed(two, minimal_preset):
 
 
 def test_files_that_say_how_a_run_went_need_no_manifest(two, minimal_preset):
-    for name in ("logs/rule.log", "benchmarks/rule.tsv", "controlled/base/checkpoints/.lock", "report.html", ".hidden"):
+    for name in ("logs/rule.log", "benchmarks/rule.tsv", "controlled/base/checkpoints/a", "report.html", ".hidden"):
         (two / name).parent.mkdir(parents=True, exist_ok=True)
         (two / name).write_text("", encoding="utf-8")
     assert check(two, minimal_preset) == {}
