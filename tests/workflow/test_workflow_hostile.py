@@ -10,7 +10,7 @@ import yaml
 
 pytestmark = pytest.mark.workflow
 
-HOSTILE = ('"; touch hacked; "', "$(touch hacked)", "`touch hacked`", "'; touch hacked; '", "{input} & touch hacked")
+HOSTILE = ('"; touch hacked; "', "$(touch hacked)", "`touch hacked`", "'; touch hacked; '", "x & touch hacked")
 
 
 def test_texts_and_paths_are_not_run(checkout, tmp_path):
@@ -26,10 +26,16 @@ def test_texts_and_paths_are_not_run(checkout, tmp_path):
     assert source["paths"] == ["tests/fixtures/text/*.txt"]
     for number, hostile in enumerate(HOSTILE):
         (checkout.code / "tests" / "fixtures" / "text" / f"{hostile} {number}.txt").write_text("Words of a text. " * 40)
-    preset["description"] = "\n".join(HOSTILE)
+    preset["description"] = "\n".join((*HOSTILE, "{input} {params.settings}"))
     source["license"], source["text_column"] = HOSTILE[:2]
     preset["pretrained"]["models"][0]["title"] = HOSTILE[2]
     path.write_text(yaml.safe_dump(preset))
+    braces = checkout.code / "tests" / "fixtures" / "text" / "{input}.txt"
+    braces.write_text("Words of a text. " * 40)
+    refused = checkout.run("-n")
+    assert refused.returncode != 0
+    assert "{input}.txt: Snakemake takes braces in the name of a file for wildcards" in refused.stdout + refused.stderr
+    braces.unlink()
     planned = checkout.run("-n", "-p")
     assert planned.returncode == 0, planned.stderr[-3000:]
     made = checkout.run("results/smoke/data/documents/documents.json")

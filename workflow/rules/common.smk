@@ -262,13 +262,19 @@ def local_files(wildcards):
     if source.kind != "files":
         return []
     root = os.path.dirname(workflow.basedir)
-    return sorted(
+    found = sorted(
         {
             path
             for pattern in source.paths
             for path in glob.glob(os.path.join(root, pattern))
         }
     )
+    for path in found:
+        if re.search(r"[{}]", path):
+            raise WorkflowError(
+                f"source {source.name!r}: {path}: Snakemake takes braces in the name of a file for wildcards; rename it"
+            )
+    return found
 
 
 def controlled_training_settings(wildcards):
