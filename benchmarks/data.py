@@ -65,7 +65,7 @@ def peer(texts: list[str], tokenizer: Path, folder: Path) -> Callable[[], int]:
     from transformers import AutoTokenizer
 
     datasets.disable_progress_bars()
-    fast = AutoTokenizer.from_pretrained(tokenizer)
+    fast = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     data = datasets.Dataset.from_dict({"text": texts})
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
