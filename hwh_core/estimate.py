@@ -17,7 +17,7 @@ from .config import PresetConfig
 from .memory_estimate import peak_bytes
 from .memory_plan import Planned, planned_trainings, vocabularies
 from .reporting import requirements
-from .reporting.selection import OWN_FIGURES, OWN_TABLES
+from .reporting.selection import ON_DEMAND_FIGURES, OWN_FIGURES, OWN_TABLES
 from .scripting import UserError
 from .throughput import CPU_CORES, Measurement, expected_speed, flops_per_token
 
@@ -202,7 +202,7 @@ def target_folders(preset: PresetConfig, targets: Iterable[str]) -> set[str]:
         if match := re.fullmatch(r"(fig|table)(\d+)", target):
             read = requirements.figure_inputs if match[1] == "fig" else requirements.table_inputs
             paths += read(preset, int(match[2]))
-        elif target.removeprefix("fig_") in OWN_FIGURES:
+        elif target.removeprefix("fig_") in (*OWN_FIGURES, *ON_DEMAND_FIGURES):
             paths += requirements.figure_inputs(preset, target.removeprefix("fig_"))
         elif target.removeprefix("table_") in OWN_TABLES:
             paths += requirements.table_inputs(preset, target.removeprefix("table_"))

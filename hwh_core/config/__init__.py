@@ -39,6 +39,7 @@ from .preset import PresetConfig, TargetsConfig, json_schema
 from .pretrained import (
     BehaviorConfig,
     CandidateBand,
+    CausalConfig,
     FolderModel,
     GgufWheelModel,
     HubModel,
@@ -54,6 +55,7 @@ __all__ = [
     "BandConfig",
     "BehaviorConfig",
     "CandidateBand",
+    "CausalConfig",
     "ConfigError",
     "ControlledConfig",
     "ControlledModel",

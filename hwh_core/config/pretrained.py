@@ -107,10 +107,20 @@ class BehaviorConfig(Strict):
         return self
 
 
+class CausalConfig(Strict):
+    """Causal checks of head classes and of the band: run on demand, ours."""
+
+    length: PositiveInt = Field(default=512, description="tokens of a window of held-out prose, and of a needle prompt")
+    num_windows: PositiveInt = Field(default=16, description="windows over which the loss is averaged")
+    num_needles: PositiveInt = Field(default=20, description="needle prompts, spread evenly over depths")
+    random_draws: PositiveInt = Field(default=5, description="random sets of the same size in every layer")
+    batch_tokens: PositiveInt = 4096
+
+
 class PretrainedFigure(Strict):
     """Which models one figure of pretrained models draws, one below the other."""
 
-    figure: Literal[2, 7, 8, 9, 10, 13, 14, "qk_norm"]
+    figure: Literal[2, 7, 8, 9, 10, 13, 14, "qk_norm", "causal"]
     models: list[Name] = Field(min_length=1, description="names under pretrained.models")
     layers: list[Annotated[int, Field(ge=0)]] | None = Field(
         default=None, min_length=1, description="figures 10 and 14: layers drawn of these models"
@@ -132,6 +142,7 @@ class PretrainedConfig(Strict):
     )
     probe: PretrainedProbe
     behavior: BehaviorConfig
+    causal: CausalConfig | None = Field(default=None, description="for figure causal; null: not run")
 
     @model_validator(mode="after")
     def _figures_are_of_known_models(self) -> PretrainedConfig:

@@ -155,20 +155,11 @@ class TransformersAdapter:
         with self._watched(model, observer):
             model.base_model(input_ids=input_ids, use_cache=False)
 
-    def _modeling_modules(self, model: torch.nn.Module) -> list[ModuleType]:
-        names = {type(module).__module__ for module in model.modules()}
-        return [sys.modules[name] for name in sorted(names) if hasattr(sys.modules[name], ROTATION)]
-
     @contextmanager
     def _watched(self, model: Any, observer: Observer) -> Iterator[None]:
         from transformers import masking_utils, modeling_utils
 
-        modeling = self._modeling_modules(model)
-        if not modeling:
-            raise UnsupportedModelError(
-                f"model {type(model).__name__}: its modeling module has no function {ROTATION}, so q and k before "
-                "rotation cannot be taken; supported are the Llama, Qwen, Gemma and other families that have one"
-            )
+        modeling = modeling_modules(model)
         # Submodules may hold configs of their own.
         configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values()
         before = [(config, config._attn_implementation) for config in configs]
@@ -229,6 +220,25 @@ def known_obstacle(model: torch.nn.Module) -> str | None:
     if getattr(config, "kv_lora_rank", None) and getattr(config, "rope_interleave", True):
         return "multi-head latent attention that rotates in another way, which the probe does not know"
     return None
+
+
+def modeling_modules(model: Any) -> list[ModuleType]:
+    """Modules whose ``apply_rotary_pos_emb`` rotates q and k of a model.
+
+    Raises :class:`UnsupportedModelError` where there is none.
+    """
+    if model.config.model_type == "hwh":
+        from ..modeling import rotary
+
+        return [rotary]
+    names = {type(module).__module__ for module in model.modules()}
+    found = [sys.modules[name] for name in sorted(names) if hasattr(sys.modules[name], ROTATION)]
+    if not found:
+        raise UnsupportedModelError(
+            f"model {type(model).__name__}: its modeling module has no function {ROTATION}, so q and k before "
+            "rotation cannot be taken; supported are the Llama, Qwen, Gemma and other families that have one"
+        )
+    return found
 
 
 def _watched_rotation(rotate: Any, observer: Observer) -> Any:

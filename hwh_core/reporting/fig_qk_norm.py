@@ -40,7 +40,7 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
         panels.mark_predicted(axis, predicted)
         panels.integer_ticks(axis, layers.tolist(), "y", 8)
         axis.set_title(f"{METRIC_TITLES[name]}, share", pad=3)
-        panels.colour_bar(figure, image, axis, "", location="bottom")
+        panels.colour_bar(figure, image, axis, panels.DISPLAY_NOTE, location="bottom")
         tables.append(panels.long_maps(map_, inv_freq, rows, name).assign(quantity="share"))
     for axis, name in zip(axes[1, :2], ("rfis", "rpd"), strict=True):
         difference = values["norm"] - values[name]
@@ -60,6 +60,6 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
     axes[1, 2].legend(fontsize=7)
     for axis in axes[:, 0]:
         axis.set_ylabel("layer")
-    figure.suptitle(f"{model.title}: norms of q and k beside RFIS and RPD ({panels.DISPLAY_NOTE} in the upper row)")
+    figure.suptitle(f"{model.title}: norms of q and k beside RFIS and RPD")
     band_legend(figure, predicted)
     return Drawing(figure, pd.concat(tables, ignore_index=True), {"predicted": predicted})

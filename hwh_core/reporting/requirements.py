@@ -22,7 +22,8 @@ PRETRAINED_INPUTS = {
     10: ("probe.npz", "heads.csv"),
     13: ("probe.npz", "bands.json"),
     14: ("probe.npz", "heads.csv"),
-    "qk_norm": ("probe.npz", "heads.csv", "norms.npz"),
+    "qk_norm": ("probe.npz", "norms.npz"),
+    "causal": ("causal_summary.csv",),
 }
 
 

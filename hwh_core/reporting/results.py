@@ -40,6 +40,10 @@ INFLUENCE_COLUMNS = INFLUENCE_KEYS | {
     "median_distance_tokens", "share_within_128_tokens", "needle_share", "needle_share_stderr", "needle_share_if_even"
 }  # fmt: skip
 INFLUENCE_BINS_COLUMNS = INFLUENCE_KEYS | {"distance_from_tokens", "distance_below_tokens", "share"}
+CAUSAL_COLUMNS = {
+    "intervention", "kind", "measure", "places", "baseline", "change", "change_low", "change_high", "random_change",
+    "random_low", "random_high", "n_samples",
+}  # fmt: skip
 PROMPT_COLUMNS = {"length", "depth", "sample", "needle_distance", "correct"}
 
 
@@ -197,6 +201,10 @@ class Results(ResultFolder):
     def norms(self, model: PretrainedModel) -> dict[str, np.ndarray]:
         """norms.npz of a pretrained model: ``q_norm`` and ``k_norm`` [sample, layer, head, frequency] and more."""
         return self.arrays(f"pretrained/{model.name}/norms.npz")
+
+    def causal(self, model: PretrainedModel) -> pd.DataFrame:
+        """causal_summary.csv of a pretrained model: one row an intervention and measure."""
+        return self.table(f"pretrained/{model.name}/causal_summary.csv", CAUSAL_COLUMNS)
 
     def _hwh(self, scale: HwHScale, models: list[HwHModel], file: str, columns: set[str]) -> pd.DataFrame:
         frames = [self.table(f"hwh/{scale.name}/{model.name}/{file}", columns) for model in models]

@@ -30,6 +30,8 @@ TABLE_NUMBERS = tuple(range(1, 9))
 # Figures of this project that the paper does not have, by name.
 OWN_FIGURES = ("band_curve", "head_influence", "qk_norm")
 OWN_TABLES = ("heads",)
+# Ours too, but no preset draws them by itself: what they need takes long.
+ON_DEMAND_FIGURES = ("causal",)
 FigureId = int | str
 TableId = int | str
 
@@ -136,7 +138,7 @@ def pretrained_model(preset: PresetConfig, family: str) -> PretrainedModel | Non
 
 # The paper draws these of one model; other models have to be named under pretrained.figures.
 FAMILY_FIGURES = {10: "Llama3.1-8B-Instruct", 13: "Gemma-7B", 14: "Gemma-7B"}
-PRETRAINED_FIGURES = (2, 7, 8, 9, *FAMILY_FIGURES, "qk_norm")
+PRETRAINED_FIGURES = (2, 7, 8, 9, *FAMILY_FIGURES, "qk_norm", "causal")
 PAPER_LAYERS = {10: (13, 14), 14: (14, 16)}
 
 
@@ -242,6 +244,8 @@ def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
         return [] if preset.controlled.curve_models else ["a curve of controlled models (controlled.curve)"]
     if number == "head_influence":
         return _missing_for_head_influence(preset)
+    if number == "causal" and preset.pretrained.causal is None:
+        return ["causal checks (pretrained.causal)"]
     with_norm, without_norm = conditions(preset, True), conditions(preset, False)
     if number == 8:
         return [] if len(pretrained_of_figure(preset, 8)) >= 2 else ["a second pretrained model to compare with"]
@@ -266,7 +270,7 @@ def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
         return _need_architectures(preset, "380M", ALLOCATION_ARCHITECTURES)
     if number == 15:
         return [] if scale_for(preset, "380M") else ["an HwH scale"]
-    known = [*FIGURE_NUMBERS, *OWN_FIGURES]
+    known = [*FIGURE_NUMBERS, *OWN_FIGURES, *ON_DEMAND_FIGURES]
     raise ReportError(f"figure {number} is none of this report's; choose one of {known}")
 
 
@@ -288,6 +292,11 @@ def missing_for_table(preset: PresetConfig, number: TableId) -> list[str]:
 def available_figures(preset: PresetConfig) -> list[FigureId]:
     """All figures that the models of a preset allow: numbers of the paper's, then names of ours."""
     return [figure for figure in (*FIGURE_NUMBERS, *OWN_FIGURES) if not missing_for_figure(preset, figure)]
+
+
+def on_demand_figures(preset: PresetConfig) -> list[FigureId]:
+    """Figures that the models of a preset allow and that are drawn only when they are asked for."""
+    return [figure for figure in ON_DEMAND_FIGURES if not missing_for_figure(preset, figure)]
 
 
 def available_tables(preset: PresetConfig) -> list[TableId]:

@@ -61,6 +61,8 @@ def _bands(results: Results, model: PretrainedModel) -> Iterator[tuple[str, str,
         cell = _cell(claims.interval_of(row["centre"], row["centre_ci"]), row["num_layers"])
         yield "W5, W7", f"band {number}, frequency group (n: layers)", cell
     band = bands["band"]
+    if band["c8_chance"] is not None:
+        yield "C8", "the same rate by chance", Cell(band["c8_chance"], digits=3)
     yield "W7", "lower edge of the band, frequency group", _cell(claims.interval_of(band["edge"], band["edge_ci"]), 0)
 
 
@@ -82,7 +84,7 @@ def _norms(results: Results, model: PretrainedModel) -> Iterator[tuple[str, str,
 
 def make(results: Results) -> Table:
     """Rows by model and statistic, then pairs of models; only statistics whose files the preset has."""
-    table = Table("heads", "Heads of pretrained models", ["model", "claim", "statistic"], ["estimate", "by chance"])
+    table = Table("heads", "Heads of pretrained models", ["model", "claim", "statistic"], ["estimate"])
     models = results.preset.pretrained.models
     for model in models:
         for claim, test in TESTS.items():
@@ -98,8 +100,9 @@ def make(results: Results) -> Table:
         cells = {"estimate": _cell(profile_agreement(*scores), samples)}
         table.add((pair, "W9", "Spearman of the QRscore layer profiles"), cells)
         interval, chance = head_agreement(*scores)
-        cells = {"estimate": _cell(interval, samples), "by chance": Cell(chance, digits=3)}
-        table.add((pair, "W9", "Spearman of QRscore over heads, matched by depth and rank in the layer"), cells)
+        words = "Spearman of QRscore over heads, matched by depth and rank in the layer"
+        table.add((pair, "W9", words), {"estimate": _cell(interval, samples)})
+        table.add((pair, "W9", f"{words}, by chance"), {"estimate": Cell(chance, digits=3)})
     table.notes = [
         "Limits in a statistic's name are those of the claim; this table gives numbers, verdicts stand in the ledger.",
         "Intervals are over samples; of W6 and W8 over heads; of B.5 they are quartiles over heads.",

@@ -101,6 +101,7 @@ def preset(
         "pretrained": {
             "models": models if models is not None else [pretrained("smollm2-135m", "SmolLM2-135M-Instruct")],
             "probe": {"length": 2048, "num_samples": 3, "num_queries": 128},
+            "causal": {},
             "behavior": {
                 "length": 2048,
                 "num_samples": 3,

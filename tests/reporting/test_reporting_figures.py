@@ -391,7 +391,7 @@ def two_models(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("number", [2, 7, 9, "qk_norm"])
+@pytest.mark.parametrize("number", [2, 7, 9, "qk_norm", "causal"])
 def test_a_figure_draws_every_model_or_those_that_the_preset_names(two_models, number):
     use_style()
     module = import_module(f"hwh_core.reporting.{figure_name(number)}")

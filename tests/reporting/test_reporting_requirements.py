@@ -14,7 +14,7 @@ from hwh_core.reporting import requirements, selection
 from hwh_core.reporting.selection import Condition, ReportError
 from hwh_core.reporting.style import use_style
 
-FIGURES = (*selection.FIGURE_NUMBERS, *selection.OWN_FIGURES)
+FIGURES = (*selection.FIGURE_NUMBERS, *selection.OWN_FIGURES, *selection.ON_DEMAND_FIGURES)
 TABLES = (*selection.TABLE_NUMBERS, *selection.OWN_TABLES)
 PACKAGE = Path(import_module("hwh_core.reporting").__file__).parent
 

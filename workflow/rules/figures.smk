@@ -1,7 +1,10 @@
 # One rule a figure, named as the paper names it: `snakemake fig3 --forcerun fig3` draws Figure 3 anew. Ours have names.
 
 
-for figure in PRESET.targets.figures:
+for figure in [
+    *PRESET.targets.figures,
+    *selection.on_demand_figures(PRESET),
+]:
 
     figure_name = selection.figure_name(figure)
 

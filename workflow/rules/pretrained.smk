@@ -223,3 +223,46 @@ rule head_atlas:
         folder=lambda wildcards, input: os.path.dirname(input.probe),
     shell:
         "python {params.program:q} {params.folder:q} --output {output:q} 2>&1 | tee {log:q}"
+
+
+# On demand, for Figure `causal`: it runs the model some dozens of times over all samples.
+rule causal_checks:
+    input:
+        source=weights_record,
+        documents="<results>/data/documents/held_out.jsonl.zst",
+        probe="<results>/pretrained/{pretrained}/probe.npz",
+        heads="<results>/pretrained/{pretrained}/heads.csv",
+        bands="<results>/pretrained/{pretrained}/bands.json",
+    output:
+        table="<results>/pretrained/{pretrained}/causal.csv",
+        parquet="<results>/pretrained/{pretrained}/causal.parquet",
+        summary="<results>/pretrained/{pretrained}/causal_summary.csv",
+        summary_parquet="<results>/pretrained/{pretrained}/causal_summary.parquet",
+    log:
+        "<logs>/causal_checks/{pretrained}.log",
+    benchmark:
+        "<benchmarks>/causal_checks/{pretrained}.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 2
+    resources:
+        mem_mb=6000,
+        runtime=240,
+        gpu=GPU,
+    params:
+        program=program("causal_checks"),
+        code=code("causal_checks"),
+        model=lambda wildcards, input: os.path.dirname(input.source),
+        settings=lambda wildcards: settings(
+            {
+                "model": PRETRAINED[wildcards.pretrained].model_dump(
+                    include={"name", "title"}
+                ),
+                "causal": PRESET.pretrained.causal,
+                "held_out_prose_source": PRESET.data.held_out_prose_source,
+                "seed": PRESET.seed,
+            }
+        ),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q} --probe {input.probe:q}"
+        " --documents {input.documents:q} --output {output.table:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,57 @@
+"""Causal checks: what the model loses without heads of a class or without rotation, beside random sets of that size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..config import PretrainedModel
+from .headfigures import stacked
+from .results import Results
+from .selection import pretrained_of_figure
+from .style import OKABE_ITO, Drawing
+
+MEASURES = {"loss": "loss (nats/token)", "needle": "needle answer (nats/token)", "exact": "needles answered (share)"}
+UNITS = {"heads": "heads off", "rotation": "rotations off"}
+
+
+def draw(results: Results) -> Drawing:
+    """One row an intervention, one column a measure: change with its interval over samples, and random sets."""
+    return stacked(
+        pretrained_of_figure(results.preset, "causal"), lambda _: 2.9, lambda part, model: _draw(part, results, model)
+    )
+
+
+def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
+    summary = results.causal(model)
+    names = list(dict.fromkeys(summary["intervention"]))
+    axes = figure.subplots(1, len(MEASURES), sharey=True)
+    for axis, (measure, title) in zip(axes, MEASURES.items(), strict=True):
+        rows = summary[summary["measure"] == measure].set_index("intervention").loc[names]
+        places = np.arange(len(names))
+        axis.axvline(0, color="0.6", linewidth=0.8)
+        axis.barh(
+            places, rows["random_high"] - rows["random_low"], left=rows["random_low"], height=0.5, color="0.8",
+            label="random sets, least to largest",
+        )  # fmt: skip
+        axis.plot(rows["random_change"], places, "|", color="0.3", markersize=9, label="random sets, mean")
+        ends = np.abs(rows[["change_low", "change_high"]].to_numpy().T - rows["change"].to_numpy())
+        axis.errorbar(
+            rows["change"], places, xerr=ends, fmt="o", color=OKABE_ITO["vermillion"], markersize=4, capsize=2,
+            label="this set, 95% over samples",
+        )  # fmt: skip
+        axis.set_title(f"{title}\nunchanged: {rows['baseline'].iloc[0]:.2f}", fontsize=8)
+        axis.set_xlabel("change", fontsize=8)
+    counts = summary.drop_duplicates("intervention").set_index("intervention").loc[names]
+    units = [f"{name}\n{row.places} {UNITS[row.kind]}" for name, row in zip(names, counts.itertuples(), strict=True)]
+    axes[0].set_yticks(range(len(names)), units, fontsize=7)
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
+    samples = summary.groupby("measure")["n_samples"].first()
+    figure.suptitle(
+        f"{model.title}: heads without output and frequencies without rotation "
+        f"({samples['loss']} windows, {samples['needle']} needles)",
+        fontsize=9,
+    )
+    return Drawing(figure, summary)

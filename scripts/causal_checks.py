@@ -1,0 +1,70 @@
+"""Causal checks of one model: loss and needle answers without heads of a class or without rotation, beside random sets.
+
+Writes causal.csv (a row an intervention, draw, measure and sample) and causal_summary.csv with the intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from hwh_core.devices import take_devices
+from hwh_core.scripting import load_settings, run
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--settings", required=True, help="JSON {model, causal, held_out_prose_source, seed}, or the path of a file"
+    )
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the model")
+    parser.add_argument("--probe", type=Path, required=True, help="its probe.npz, with heads.csv and bands.json beside")
+    parser.add_argument("--documents", type=Path, required=True, help="held_out.jsonl.zst")
+    parser.add_argument("--output", type=Path, required=True, help="causal.csv to write; the summary goes beside it")
+    options = parser.parse_args()
+    started = time.time()
+    settings = load_settings(options.settings)
+    take_devices()
+
+    from hwh_core.config import CausalConfig
+    from hwh_core.files import sha256_of, write_table
+    from hwh_core.probes.causal import causal_check, sentences, summarise
+    from hwh_core.probes.jobs import setting
+    from hwh_core.probes.pretrained import load_model, load_tokenizer
+    from hwh_core.probes.text import prose_documents
+    from hwh_core.provenance import write_manifest
+    from hwh_core.reporting.results import HEADS_COLUMNS, ResultFolder
+
+    folder = ResultFolder(options.probe.parent)
+    heads, bands = folder.table("heads.csv", HEADS_COLUMNS), folder.json("bands.json")
+    inv_freq = folder.maps(options.probe.name).inv_freq
+    texts = prose_documents(options.documents, setting(settings, "held_out_prose_source"))
+    table = causal_check(
+        load_model(options.model),
+        load_tokenizer(options.model),
+        heads,
+        bands,
+        texts,
+        CausalConfig.model_validate(setting(settings, "causal")),
+        rotated=int((inv_freq > 0).sum()),
+        seed=setting(settings, "seed"),
+    )
+    summary = summarise(table, settings["seed"])
+    beside = options.output.with_name(f"{options.output.stem}_summary.csv")
+    write_table(summary, beside)
+    write_table(table, options.output)
+    write_manifest(
+        options.output,
+        inputs=[*folder.used, options.documents],
+        settings=settings,
+        seed=settings["seed"],
+        started=started,
+        extra={"beside": {beside.name: sha256_of(beside)}},
+    )
+    print("\n".join(sentences(summary)))
+
+
+if __name__ == "__main__":
+    run(main)
