@@ -13,7 +13,8 @@ KEPT = (
     "claims.json", "claims.md", "synthetic.json", "figures/*.png", "figures/*.csv", "tables/*",
     "data/documents/documents.json", "controlled/*/band.json", "controlled/*/metrics.json",
     "controlled/*/probe_x*.json",
-    "pretrained/*/*.json", "pretrained/*/heads.csv", "pretrained/*/causal_summary.csv", "pretrained/*/atlas.html", "hwh/*/*/metrics.json", "hwh/*/*/scores.csv",
+    "pretrained/*/*.json", "pretrained/*/heads.csv", "pretrained/*/causal_summary.csv",
+    "pretrained/*/atlas.html", "hwh/*/*/metrics.json", "hwh/*/*/scores.csv",
     "hwh/*/*/niah*_cells.csv", "benchmarks/**/*.tsv", "*.manifest.json", "controlled/*/*.manifest.json",
     "hwh/*/*/*.manifest.json", "data/**/*.manifest.json", "chains/**/*.json", "figures/*.manifest.json",
 )  # fmt: skip
