@@ -273,6 +273,22 @@ def test_models_of_all_sizes_fit_into_the_window(browser, tmp_path, layers, head
 
 
 @pytest.mark.browser
+def test_scores_that_were_not_measured_are_no_choice(browser, tmp_path):
+    maps = write_probe(tmp_path)
+    heads = pd.read_csv(tmp_path / "heads.csv").assign(qr=np.nan)
+    heads.to_csv(tmp_path / "heads.csv", index=False)
+    browser.open(write_atlas(tmp_path))
+    options = browser.evaluate("[...document.getElementById('colour').options].map(option => option.value)")
+    assert "ld" in options
+    assert "qr" not in options
+    # Without QRscore the head with the most RPD is shown first.
+    totals = np.nan_to_num(maps["rpd"].mean(axis=0).sum(axis=-1))
+    layer, head = np.unravel_index(totals.argmax(), totals.shape)
+    assert title(browser).startswith(f"Layer {layer + 2}, head {head}")
+    assert browser.problems() == []
+
+
+@pytest.mark.browser
 def test_a_probe_without_classes_is_shown_too(browser, tmp_path):
     write_probe(tmp_path, classes=False)
     browser.open(write_atlas(tmp_path))

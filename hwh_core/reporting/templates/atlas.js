@@ -9,7 +9,7 @@ const headOf = (label) => {
   return layer >= 0 && Number(found[2]) < H && present(head) ? head : null;
 };
 const best = (values) => Array.from(values).reduce((top, value, head) => (present(head) && !(values[top] >= value) ? head : top), D.present.indexOf("1"));
-const state = { head: headOf(location.hash) ?? best(columns.qr ?? columns.rpd_total), pinned: null, metric: METRICS[0] };
+const state = { head: headOf(location.hash) ?? best(METRICS.some(({ key }) => key === "qr") ? columns.qr : columns.rpd_total), pinned: null, metric: METRICS[0] };
 
 // ---------------------------------------------------------------- drawing
 

@@ -65,7 +65,7 @@ const METRICS = [
   { key: "d_ratio", label: "RPD over RFIS" },
   { key: "rfis_total", label: "RFIS, all frequencies" },
   { key: "rpd_total", label: "RPD, all frequencies" },
-].filter((metric) => (metric.key === "head_class" ? D.head_class !== null : metric.key in columns));
+].filter(({ key }) => (key === "head_class" ? D.head_class !== null : columns[key]?.some(Number.isFinite)));
 for (const metric of METRICS) {
   if (metric.key === "head_class") { metric.show = classOf; continue; }
   const values = columns[metric.key];
