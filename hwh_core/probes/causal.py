@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config import CausalConfig
+from ..evaluation.haystacks import prose_haystack
 from ..evaluation.likelihood import score_pairs
-from ..evaluation.niah import NiahGenerator, prose_haystack
+from ..evaluation.niah import NiahGenerator
 from ..progress import progress as show_progress
 from ..statistics import percentile_interval, resample_weights, top_heads
 from .interventions import masked_heads, rotation_off
