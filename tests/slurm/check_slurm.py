@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import sys
@@ -91,8 +92,9 @@ def check_time_limit_and_cancelling(cluster: SmallCluster, run: Run) -> None:
     first.require(f"{CANCELLED}/metrics.json" in error, "the report of the cancelled job does not name its files")
     first.require_that_all_were_submitted()
 
-    log = run.path(f"logs/train_hwh/tiny_{HYBRID}.log").read_text()
-    first.require(f"going on after step {step} of {STEPS}" in log, f"it did not go on from step {step}:\n{log}")
+    # It may still have saved between SLURM's SIGTERM and SIGKILL.
+    after = went_on_after(first, HYBRID)
+    first.require(after >= step, f"a checkpoint of step {step} was there, the repeat went on after step {after}")
     check_training(first, HYBRID, processes=2)
 
     again = run.submit(profile, *targets)
@@ -174,12 +176,17 @@ def early_signal(cluster: SmallCluster, submission: Submission, model: str, proc
     return step, job
 
 
+def went_on_after(submission: Submission, model: str) -> int:
+    """The step after which the last submission of a training went on."""
+    log = submission.run.path(f"logs/train_hwh/tiny_{model}.log").read_text()
+    found = re.search(rf"^going on after step (\d+) of {STEPS}$", log, re.MULTILINE)
+    submission.require(found, f"the repeat began anew:\n{log}")
+    return int(found[1]) if found else 0
+
+
 def went_on_from_the_signal(submission: Submission, model: str, step: int) -> None:
     """The repeat started from a checkpoint of the step at which the signal came, not from one of every tenth step."""
-    log = submission.run.path(f"logs/train_hwh/tiny_{model}.log").read_text()
-    lines = [line for line in log.splitlines() if line.startswith("going on after step ")]
-    submission.require(lines, f"the repeat began anew:\n{log}")
-    after = int(lines[0].split()[4])
+    after = went_on_after(submission, model)
     submission.require(after > step and after % 10, f"held after step {step}, went on after step {after}")
 
 
