@@ -20,7 +20,7 @@ import torch
 from benchmarks.recording import Figure, Timing, median_seconds, record
 from hwh_core.architectures import layers_of_shape
 from hwh_core.config import load_preset
-from hwh_core.heads import GATED_DELTANET, LayerSpec
+from hwh_core.heads import LayerSpec
 from hwh_core.modeling import HwHCache, HwHForCausalLM, build_model
 from hwh_core.progress import progress
 
@@ -69,7 +69,7 @@ def expected_cache_bytes(layers: Sequence[LayerSpec], length: int, element_bytes
     """
     total = 0
     for group in (group for layer in layers for group in layer):
-        if group.kind == GATED_DELTANET:
+        if group.is_recurrent:
             convolutions = 3 * (group.conv_size - 1) * group.width
             total += 4 * group.heads * group.head_dim**2 + element_bytes * convolutions
         else:

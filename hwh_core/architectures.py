@@ -8,11 +8,12 @@ the layers between. With q = num_layers // 4 the middle half is layers q to num_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from .heads import (
+    DELTANET,
     FULL_ATTENTION,
     GATED_DELTANET,
     SLIDING_WINDOW,
@@ -41,6 +42,7 @@ class Sizes:
     rope_theta: float
     attention_output_norm: bool
     sliding_window: int
+    fractions: tuple[Fraction, ...] | None = None
 
     def attention(self, width: int, *, rope: bool, window: int | None = None) -> HeadGroup:
         """An attention group of ``width`` dimensions."""
@@ -117,6 +119,13 @@ def _zoned(sizes: Sizes, edge: Fraction, outer: Fraction, middle: Fraction) -> l
 
 
 def _standard(sizes: Sizes) -> list[Fraction]:
+    if sizes.fractions is not None:
+        if len(sizes.fractions) != sizes.num_layers:
+            raise ArchitectureError(
+                f"full_attention_fractions has {len(sizes.fractions)} entries, and the model has {sizes.num_layers} "
+                "layers; give one a layer"
+            )
+        return list(sizes.fractions)
     return _zoned(sizes, Fraction(0), Fraction(1, 8), Fraction(1, 4))
 
 
@@ -180,6 +189,8 @@ ARCHITECTURES: dict[str, Callable[[Sizes], list[LayerSpec]]] = {
         transformer, gdn, inter, hwh_std, hwh_std_r, hwh_swa, hwh_uniform13, hwh_outer13, nope_transformer, hwh_swa_r
     )
 }  # fmt: skip
+# Those whose allocation is HwH-std's; a variant may give them another.
+WITH_FRACTIONS = ("hwh_std", "hwh_std_r", "hwh_swa", "hwh_swa_r")
 
 
 def architecture(
@@ -197,12 +208,14 @@ def architecture(
     num_attention_heads: int | None = None,
     nope_qk_norm: bool | None = None,
     sliding_window: int = 128,
+    fractions: Sequence[Fraction] | None = None,
 ) -> list[LayerSpec]:
     """Layers of a named architecture, from the first to the last.
 
     Every layer is ``hidden_size`` wide, or ``num_attention_heads * attention_head_dim`` where that is given (then
     wider or narrower than the residual stream). ``nope_qk_norm``: QK-norm of heads without RoPE (None: as
-    ``qk_norm``). Raises :class:`~hwh_core.heads.ArchitectureError` naming the key that does not fit.
+    ``qk_norm``). ``fractions``: full-attention width of every layer in place of HwH-std's. Raises
+    :class:`~hwh_core.heads.ArchitectureError` naming the key that does not fit.
     """
     if name not in ARCHITECTURES:
         raise ArchitectureError(f"architecture {name!r} is unknown; known are {', '.join(ARCHITECTURES)}")
@@ -221,7 +234,13 @@ def architecture(
         rope_theta=rope_theta,
         attention_output_norm=attention_output_norm,
         sliding_window=sliding_window,
+        fractions=None if fractions is None else tuple(fractions),
     )
+    if fractions is not None and name not in WITH_FRACTIONS:
+        raise ArchitectureError(
+            f"full_attention_fractions: architecture {name} has no list of fractions; expected one of "
+            f"{', '.join(WITH_FRACTIONS)}"
+        )
     layers = ARCHITECTURES[name](sizes)
     check_layers(layers)
     return layers
@@ -230,10 +249,18 @@ def architecture(
 def layers_of_shape(
     shape: Mapping[str, Any], name: str, *, rope_theta: float = 10000.0, qk_norm: bool = True
 ) -> list[LayerSpec]:
-    """Layers of architecture ``name`` at the sizes of a preset (keys of ``hwh_core.config.ModelShape``)."""
+    """Layers of architecture ``name`` at the sizes of a preset (keys of ``hwh_core.config.ModelShape``).
+
+    With a key ``variant`` (of ``hwh_core.config.ArchitectureVariant``) ``name`` is that variant's.
+    """
     optional = ("num_attention_heads", "nope_qk_norm", "sliding_window")
-    return architecture(
-        name,
+    variant = shape.get("variant") or {"name": name, "base": name}
+    if variant["name"] != name:
+        raise ArchitectureError(f"architecture {name!r} at the sizes of the variant {variant['name']!r}; name that one")
+    listed = variant.get("full_attention_fractions")
+    layers = architecture(
+        variant["base"],
+        fractions=None if listed is None else [Fraction(value).limit_denominator(1024) for value in listed],
         num_layers=shape["num_layers"],
         hidden_size=shape["hidden_size"],
         attention_head_dim=shape["attention_head_dim"],
@@ -245,6 +272,24 @@ def layers_of_shape(
         attention_output_norm=shape.get("attention_output_norm", False),
         **{key: shape[key] for key in optional if key in shape},
     )
+    return [tuple(varied(group, variant) for group in layer) for layer in layers]
+
+
+def varied(group: HeadGroup, variant: Mapping[str, Any]) -> HeadGroup:
+    """A head group as a variant has it: another recurrence, or key heads that several query heads share.
+
+    Retrieval (full attention) and position (sliding window) have their own numbers of query heads a key head. Raises
+    :class:`~hwh_core.heads.ArchitectureError` where these do not divide.
+    """
+    if group.kind == GATED_DELTANET:
+        return replace(group, kind=DELTANET) if variant.get("recurrence") == DELTANET else group
+    key = f"{group.kind}_queries_per_key"
+    share = variant.get(key, 1)
+    if share == 1:
+        return group
+    if group.heads % share:
+        raise ArchitectureError(f"{key} = {share} does not divide a head group of {group.heads} heads")
+    return replace(group, kv_heads=group.heads // share)
 
 
 def full_attention_fraction(layers: Sequence[LayerSpec]) -> float:
@@ -272,7 +317,7 @@ def describe_allocation(layers: Sequence[LayerSpec]) -> list[dict[str, Any]]:
 
 
 def _position_encoding(group: HeadGroup) -> str:
-    if group.kind == GATED_DELTANET:
+    if group.is_recurrent:
         return "recurrent"
     return "none" if group.rope_theta is None else "rope"
 
@@ -280,10 +325,10 @@ def _position_encoding(group: HeadGroup) -> str:
 def group_parameters(group: HeadGroup, hidden_size: int) -> int:
     """Parameters of a head group, without the layer's output projection."""
     gate = hidden_size * group.width if group.gate else 0
-    if group.kind == GATED_DELTANET:
-        projections = 3 * hidden_size * group.width + 2 * hidden_size * group.heads
+    if group.is_recurrent:
+        projections = 3 * hidden_size * group.width + (1 + group.decays) * hidden_size * group.heads
         convolutions = 3 * group.width * (group.conv_size or 0)
-        decay = 2 * group.heads
+        decay = 2 * group.heads * group.decays
         return projections + gate + convolutions + decay + group.head_dim
     projections = hidden_size * (group.width + 2 * group.key_value_heads * group.head_dim)
     norms = (2 * group.qk_norm + group.output_norm) * group.head_dim

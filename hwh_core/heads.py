@@ -11,7 +11,9 @@ from .scripting import UserError
 FULL_ATTENTION = "full_attention"
 SLIDING_WINDOW = "sliding_window"
 GATED_DELTANET = "gated_deltanet"
-KINDS = (FULL_ATTENTION, SLIDING_WINDOW, GATED_DELTANET)
+DELTANET = "deltanet"
+RECURRENT_KINDS = (GATED_DELTANET, DELTANET)
+KINDS = (FULL_ATTENTION, SLIDING_WINDOW, *RECURRENT_KINDS)
 
 
 class ArchitectureError(UserError):
@@ -25,8 +27,9 @@ class HeadGroup:
     ``heads`` query heads of ``head_dim`` dimensions; ``kv_heads`` key and value heads (None: as many as ``heads``).
     ``rope_theta`` None means no position encoding (NoPE). ``window`` is the number of visible keys, the query's own
     included, of a sliding-window group. ``gate``: element-wise SiLU output gate. ``output_norm``: per-head RMSNorm of
-    an attention group's output before the gate (Gated DeltaNet always has one). ``conv_size``: taps of the causal
-    convolution of Gated DeltaNet. Fields that a kind has no use for are refused.
+    an attention group's output before the gate (recurrent groups always have one). ``conv_size``: taps of the causal
+    convolution of recurrent groups. DeltaNet (arXiv 2406.06484) is Gated DeltaNet whose state never decays. Fields that
+    a kind has no use for are refused.
     """
 
     kind: str
@@ -45,7 +48,7 @@ class HeadGroup:
             raise ArchitectureError(f"head group: kind {self.kind!r} is unknown; expected one of {', '.join(KINDS)}")
         for name in ("heads", "head_dim"):
             self._require_positive(name)
-        if self.kind == GATED_DELTANET:
+        if self.is_recurrent:
             self._refuse("kv_heads", "rope_theta", "qk_norm", "window", "output_norm")
             self._require_positive("conv_size")
             return
@@ -81,6 +84,16 @@ class HeadGroup:
             value = getattr(self, name)
             if value is not None and value is not False:
                 raise ArchitectureError(f"head group {self.kind} has no use for {name} = {value!r}; leave it out")
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the group keeps a state in place of keys and values."""
+        return self.kind in RECURRENT_KINDS
+
+    @property
+    def decays(self) -> bool:
+        """Whether the state of a recurrent group is multiplied by a decay at every token."""
+        return self.kind == GATED_DELTANET
 
     @property
     def width(self) -> int:

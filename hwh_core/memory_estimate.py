@@ -13,7 +13,7 @@ from typing import Any
 
 from .architectures import layers_of_shape, parameter_breakdown
 from .config import ModelShape, OptimizerConfig, TrainingConfig
-from .heads import GATED_DELTANET, SLIDING_WINDOW, HeadGroup, LayerSpec
+from .heads import SLIDING_WINDOW, HeadGroup, LayerSpec
 
 GIB = 2**30
 # As in hwh_core.training.compilation, which imports torch; a test compares.
@@ -107,8 +107,9 @@ def projected_columns(layer: LayerSpec) -> int:
     """Columns of the joint product of a layer's input projections, filled up to the alignment."""
     columns = 0
     for group in layer:
-        keys = 2 * (group.heads if group.kind == GATED_DELTANET else group.key_value_heads) * group.head_dim
-        columns += group.width * (1 + group.gate) + keys + (2 * group.heads if group.kind == GATED_DELTANET else 0)
+        columns += group.width * (1 + group.gate) + 2 * group.key_value_heads * group.head_dim
+        # Write strength of each head, and decay where there is one.
+        columns += group.is_recurrent * (1 + group.decays) * group.heads
     return -(-columns // ALIGNMENT) * ALIGNMENT
 
 
@@ -122,7 +123,7 @@ def group_bytes_per_token(group: HeadGroup, length: int, element: int, compiled:
     gate and the gated output.
     """
     width, keys = group.width, group.key_value_heads * group.head_dim
-    if group.kind == GATED_DELTANET:
+    if group.is_recurrent:
         states = width * group.head_dim // DELTA_RULE_CHUNK
         kept = element * (6 * width + states + DELTA_RULE_CHUNK * group.heads) + 5 * FLOAT32 * group.heads
         norms = 2 * FLOAT32 * width

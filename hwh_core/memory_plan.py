@@ -41,7 +41,8 @@ def planned_trainings(preset: PresetConfig) -> Iterator[Planned]:
     for scale in preset.hwh.scales:
         for member in scale.models:
             vocabulary = entries[scale.tokenizer]
-            training = Training(member.architecture, scale.shape, scale.length, vocabulary, scale.training)
+            shape = preset.hwh.shape_of(scale, member.architecture)
+            training = Training(member.architecture, shape, scale.length, vocabulary, scale.training)
             yield Planned(f"hwh/{scale.name}/{member.name}", f"hwh.scales.{scale.name}.training", training)
 
 

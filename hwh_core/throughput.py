@@ -96,7 +96,9 @@ def expected_speed(training: Training, measured: Sequence[Measurement], card: st
     peak = peak_flops(card)
     if peak is None:
         raise UserError(f"the peak of card {card!r} is not known; expected a name with one of {', '.join(PEAK_FLOPS)}")
-    alike = [m for m in measured if (m.shape, m.length) == (training.shape, training.length)]
+    # A variant of an architecture has the sizes of its family.
+    shape = ModelShape(**training.shape.model_dump(exclude={"variant"}))
+    alike = [m for m in measured if (m.shape, m.length) == (shape, training.length)]
     own = [m for m in alike if m.architecture == training.architecture and m.vocab_size == training.vocab_size]
     if own:
         # Of several batch sizes the nearest; of equal ones the last file's, which is on real text.

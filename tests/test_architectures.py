@@ -246,3 +246,27 @@ def test_layers_of_unequal_width_are_refused():
 def test_needs_no_torch():
     code = "import sys, hwh_core.architectures; print('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_variant_may_list_a_fraction_for_every_layer():
+    listed = [0, 0.125, 0.5, 0.375, 0.25, 0.125, 0.0625 * 2, 1]
+    shape = TINY | {"variant": {"name": "mine", "base": "hwh_std", "full_attention_fractions": listed}}
+    assert [layer_fraction(layer) for layer in layers_of_shape(shape, "mine")] == listed
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ({"base": "hwh_std", "full_attention_fractions": [0.25] * 7}, ["7 entries", "8 layers"]),
+        ({"base": "hwh_std", "full_attention_fractions": [0.3] * 8}, ["layer 0", "3/10"]),
+        ({"base": "inter", "full_attention_fractions": [0.25] * 8}, ["inter", "hwh_std"]),
+        ({"base": "hwh_std", "full_attention_queries_per_key": 2}, ["full_attention_queries_per_key = 2", "1 heads"]),
+        ({"base": "hwh_swa", "sliding_window_queries_per_key": 5}, ["sliding_window_queries_per_key = 5"]),
+        ({"base": "hwh_std", "name": "another"}, ["'mine'", "'another'"]),
+    ],
+)
+def test_variants_that_cannot_be(variant, words):
+    with pytest.raises(ArchitectureError) as error:
+        layers_of_shape(TINY | {"variant": {"name": "mine"} | variant}, "mine")
+    for word in words:
+        assert word in str(error.value)

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
+from hwh_core.scripting import UserError
+from hwh_core.training.settings import parse_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PRESETS = sorted((ROOT / "config").glob("*.yaml"))
@@ -251,3 +253,45 @@ def test_any_section_of_a_wrong_type_is_refused_in_one_sentence(value):
     with pytest.raises(ConfigError) as caught:
         validate_preset({"preset": value, "data": value, "controlled": value}, "my.yaml")
     assert str(caught.value).startswith("my.yaml: ")
+
+
+def with_variant(preset: dict, **changes: object) -> dict:
+    variant = {"name": "mine", "base": "hwh_std", "recurrence": "deltanet"} | changes
+    preset["hwh"]["architectures"] = [variant]
+    preset["hwh"]["scales"][0]["models"][0]["architecture"] = "mine"
+    return preset
+
+
+def test_a_model_may_name_a_variant_of_the_preset(minimal_preset):
+    plain = validate_preset(minimal_preset, "my.yaml").hwh
+    assert "variant" not in plain.shape_of(plain.scales[0], "hwh_std").model_dump(), "others are told what they were"
+    family = validate_preset(with_variant(minimal_preset), "my.yaml").hwh
+    shape = family.shape_of(family.scales[0], "mine").model_dump()
+    assert shape["variant"]["recurrence"] == "deltanet"
+    assert {**shape, "variant": None} == {**plain.scales[0].shape.model_dump(), "variant": None}
+    assert family.shape_of(family.scales[0], "hwh_std") == family.scales[0].shape
+
+
+def test_settings_of_a_training_carry_the_variant(minimal_preset):
+    family = validate_preset(with_variant(minimal_preset), "my.yaml").hwh
+    scale = family.scales[0]
+    told = {"rope_theta": 1e4, "qk_norm": True, "length": 32, "seed": 0, "architecture": "mine"}
+    told["shape"] = family.shape_of(scale, "mine").model_dump(mode="json")
+    settings = parse_settings({"model": told, "training": scale.training.model_dump(mode="json")})
+    assert settings.written()["model"] == told
+    del told["shape"]["variant"]
+    with pytest.raises(UserError, match="architecture 'mine' is unknown"):
+        parse_settings({"model": told, "training": scale.training.model_dump(mode="json")})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"name": "hwh_std"}, "the name 'hwh_std' is taken"),
+        ({"base": "hwh_sdt"}, "'mine' has base 'hwh_sdt'; expected one of transformer"),
+        ({"recurrence": "mamba"}, "hwh.architectures.0.recurrence"),
+        ({"full_attention_fractions": [1.5]}, "hwh.architectures.0.full_attention_fractions.0"),
+    ],
+)
+def test_variants_that_cannot_be_are_refused(minimal_preset, changes, told):
+    assert told in refusal(with_variant(minimal_preset, **changes))

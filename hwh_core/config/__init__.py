@@ -49,9 +49,10 @@ from .pretrained import (
     PretrainedProbe,
     RandomModel,
 )
-from .training import ModelShape, OptimizerConfig, TrainingConfig
+from .training import ArchitectureVariant, ModelShape, OptimizerConfig, TrainingConfig, VariedShape
 
 __all__ = [
+    "ArchitectureVariant",
     "BandConfig",
     "BehaviorConfig",
     "CandidateBand",
@@ -103,6 +104,7 @@ __all__ = [
     "Tokenizer",
     "TrainedTokenizer",
     "TrainingConfig",
+    "VariedShape",
     "json_schema",
     "load_preset",
     "validate_preset",

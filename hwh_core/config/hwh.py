@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ..architectures import ARCHITECTURES
 from .base import Name, PositiveInt, Strict
-from .training import ModelShape, TrainingConfig
+from .training import ArchitectureVariant, ModelShape, TrainingConfig, VariedShape
 
 
 class HwHModel(Strict):
@@ -73,4 +74,28 @@ class HwHConfig(Strict):
     """Section 4: the head-wise hybrid, its baselines and its ablations."""
 
     probe: HybridProbeConfig | None = Field(default=None, description="None: heads of these models are not probed")
+    architectures: list[ArchitectureVariant] = Field(default=[], description="variants that models may name")
     scales: list[HwHScale]
+
+    @model_validator(mode="after")
+    def _variants_have_names_of_their_own(self) -> HwHConfig:
+        names = [variant.name for variant in self.architectures]
+        for variant in self.architectures:
+            if variant.name in ARCHITECTURES or names.count(variant.name) > 1:
+                raise ValueError(
+                    f"architectures: the name {variant.name!r} is taken; every variant needs one of its own, since "
+                    "claims and tables are about architectures by name"
+                )
+            if variant.base not in ARCHITECTURES:
+                raise ValueError(
+                    f"architectures: {variant.name!r} has base {variant.base!r}; expected one of "
+                    f"{', '.join(ARCHITECTURES)}"
+                )
+        return self
+
+    def shape_of(self, scale: HwHScale, architecture: str) -> ModelShape:
+        """Sizes of the models of ``scale`` with this architecture, its variant with them where it is one."""
+        for variant in self.architectures:
+            if variant.name == architecture:
+                return VariedShape(**scale.shape.model_dump(), variant=variant)
+        return scale.shape

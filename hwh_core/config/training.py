@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import PositiveInt, Strict
+from .base import Name, PositiveInt, Strict
 
 
 class OptimizerConfig(Strict):
@@ -61,3 +61,22 @@ class ModelShape(Strict):
     sliding_window: PositiveInt = Field(default=128, description="keys that a sliding-window head sees")
     tie_embeddings: bool = False
     initializer_range: float = 0.02
+
+
+class ArchitectureVariant(Strict):
+    """An architecture of one's own: one of ``hwh_core.architectures`` with other head groups."""
+
+    name: Name
+    base: Name = Field(description="architecture of hwh_core.architectures that it is made from")
+    recurrence: Literal["gated_deltanet", "deltanet"] = "gated_deltanet"
+    full_attention_fractions: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
+        default=None, description="full-attention share of Q, K and V dimensions of every layer, from the first on"
+    )
+    full_attention_queries_per_key: PositiveInt = 1
+    sliding_window_queries_per_key: PositiveInt = 1
+
+
+class VariedShape(ModelShape):
+    """The sizes of a family for one of its variants; made by the project, never written in a preset."""
+
+    variant: ArchitectureVariant

@@ -11,9 +11,10 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,15 +26,19 @@ from .errors import DataError
 from .store import DOCUMENT, TokenStore, write_store
 from .tokenizer import load_backend, tokenizer_fingerprint
 
+if TYPE_CHECKING:
+    import tokenizers
+
 _COPY_TOKENS = 8 << 20
 
 
 class _Task(NamedTuple):
-    """One shard to make: a frame of a document file, a tokenizer folder, the folder of the shard."""
+    """One shard to make: a frame of a document file, a tokenizer and its fingerprint, the folder of the shard."""
 
     documents: Path
     frame: Frame
     tokenizer: Path
+    fingerprint: str
     folder: Path
 
 
@@ -45,15 +50,21 @@ def _start_worker(parent: int) -> None:
     end_with_the_workflow()
 
 
+@lru_cache(maxsize=1)
+def _backend(folder: Path, fingerprint: str) -> tuple[tokenizers.Tokenizer, int, int]:
+    """The tokenizer with the words that it remembers, kept from shard to shard."""
+    return load_backend(folder)
+
+
 def _make_shard(task: _Task) -> None:
-    tokenizer, eos_token_id, vocab_size = load_backend(task.tokenizer)
+    tokenizer, eos_token_id, vocab_size = _backend(task.tokenizer, task.fingerprint)
     write_store(
         load_documents(task.documents, task.frame),
         tokenizer,
         task.folder,
         vocab_size=vocab_size,
         eos_token_id=eos_token_id,
-        fingerprint=tokenizer_fingerprint(task.tokenizer),
+        fingerprint=task.fingerprint,
     )
 
 
@@ -94,7 +105,8 @@ def tokenize_documents(
     """
     if workers < 1:
         raise DataError(f"tokenizing needs at least one process, found {workers}")
-    identity = hashlib.sha256(f"{sha256_of(documents)} {tokenizer_fingerprint(tokenizer)}".encode()).hexdigest()[:16]
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    identity = hashlib.sha256(f"{sha256_of(documents)} {fingerprint}".encode()).hexdigest()[:16]
     everything = shards_folder(output)
     with only_writer(everything.with_name(f"{everything.name}.lock"), output):
         for other in everything.iterdir() if everything.is_dir() else ():
@@ -102,7 +114,7 @@ def tokenize_documents(
                 remove_at_once(other)
         folder = everything / identity
         tasks = [
-            _Task(documents, frame, tokenizer, folder / f"{number:06d}")
+            _Task(documents, frame, tokenizer, fingerprint, folder / f"{number:06d}")
             for number, frame in enumerate(frames(documents))
         ]
         waiting = [task for task in tasks if not (task.folder / "index.json").is_file()]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from hwh_kernels.swiglu import swiglu_down
 
-from ..heads import GATED_DELTANET, LayerSpec
+from ..heads import LayerSpec
 from . import joint_projection
 from .attention import AttentionGroup
 from .configuration import HwHConfig
@@ -45,7 +45,7 @@ class Mixer(nn.Module):
         super().__init__()
         self.groups = nn.ModuleList(
             GatedDeltaNetGroup(config.hidden_size, group, config.rms_norm_eps, config.delta_net_backend)
-            if group.kind == GATED_DELTANET
+            if group.is_recurrent
             else AttentionGroup(config.hidden_size, group, config.rms_norm_eps)
             for group in layer
         )

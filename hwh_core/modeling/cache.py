@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..heads import GATED_DELTANET, LayerSpec
+from ..heads import LayerSpec
 
 BLOCK = 256
 """Room for keys grows in multiples of this, and by at least one eighth."""
@@ -151,7 +151,7 @@ class HwHCache:
     def __init__(self, layers: Sequence[LayerSpec]) -> None:
         self.seen_tokens = 0
         self.states: list[list[AttentionState | DeltaNetState]] = [
-            [DeltaNetState() if group.kind == GATED_DELTANET else AttentionState(group.window) for group in layer]
+            [DeltaNetState() if group.is_recurrent else AttentionState(group.window) for group in layer]
             for layer in layers
         ]
 

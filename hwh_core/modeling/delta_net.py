@@ -1,5 +1,7 @@
 """Gated DeltaNet head group (arXiv 2412.06464), parameter names as in flash-linear-attention's layer.
 
+DeltaNet (arXiv 2406.06484) is the same without decay: no ``a_proj``, ``A_log`` and ``dt_bias``, and a log decay of 0.
+
 Two backends: the torch form of ``hwh_kernels.gated_delta_rule`` anywhere, and flash-linear-attention's Triton kernels
 on CUDA when that optional package is installed (it is imported on first use there and nowhere else).
 
@@ -67,7 +69,10 @@ class CausalConvolution(nn.Module):
 
 
 class GatedDeltaNetGroup(nn.Module):
-    """One Gated DeltaNet head group: hidden states [B, T, hidden_size] -> [B, T, group.width]; the mixer projects."""
+    """One Gated DeltaNet or DeltaNet head group: hidden states [B, T, hidden_size] -> [B, T, group.width].
+
+    The mixer projects.
+    """
 
     def __init__(self, hidden_size: int, group: HeadGroup, eps: float, backend: str = "auto") -> None:
         super().__init__()
@@ -82,10 +87,10 @@ class GatedDeltaNetGroup(nn.Module):
         self.q_proj = nn.Linear(hidden_size, width, bias=False)
         self.k_proj = nn.Linear(hidden_size, width, bias=False)
         self.v_proj = nn.Linear(hidden_size, width, bias=False)
-        self.a_proj = nn.Linear(hidden_size, group.heads, bias=False)
+        self.a_proj = nn.Linear(hidden_size, group.heads, bias=False) if group.decays else None
         self.b_proj = nn.Linear(hidden_size, group.heads, bias=False)
-        self.A_log = nn.Parameter(torch.empty(group.heads))
-        self.dt_bias = nn.Parameter(torch.empty(group.heads))
+        self.A_log = nn.Parameter(torch.empty(group.heads)) if group.decays else None
+        self.dt_bias = nn.Parameter(torch.empty(group.heads)) if group.decays else None
         self.q_conv1d = CausalConvolution(width, conv_size)
         self.k_conv1d = CausalConvolution(width, conv_size)
         self.v_conv1d = CausalConvolution(width, conv_size)
@@ -108,9 +113,9 @@ class GatedDeltaNetGroup(nn.Module):
         return self.backend == "auto" and device.type == "cuda" and fla_is_installed()
 
     def input_projections(self) -> tuple[nn.Linear, ...]:
-        """The bias-free projections of the hidden states: q, k, v, a (decay), b (write strength), then g if gated."""
-        projections = (self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
-        return projections if self.g_proj is None else (*projections, self.g_proj)
+        """The bias-free projections of the hidden states: q, k, v, a if it decays, b (write strength), g if gated."""
+        projections = (self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj, self.g_proj)
+        return tuple(projection for projection in projections if projection is not None)
 
     def forward(
         self,
@@ -140,9 +145,12 @@ class GatedDeltaNetGroup(nn.Module):
         v, v_last = self.v_conv1d(projected[2], previous[2], keep)
         q, k, v = (x.view(batch, length, self.num_heads, self.head_dim) for x in (q, k, v))
         # Decay and write strength in float32 whatever the autocast dtype: small errors compound over the sequence.
-        step = F.softplus(projected[3].float() + self.dt_bias.float())
-        g = -self.A_log.float().exp() * step
-        beta = projected[4].float().sigmoid()
+        beta = projected[4 if self.group.decays else 3].float().sigmoid()
+        if self.A_log is not None and self.dt_bias is not None:
+            step = F.softplus(projected[3].float() + self.dt_bias.float())
+            g = -self.A_log.float().exp() * step
+        else:
+            g = torch.zeros_like(beta)
         if padding is not None:
             g, beta = g.masked_fill(padding[..., None], 0), beta.masked_fill(padding[..., None], 0)
         output, recurrent = self._delta_rule(q, k, v, g, beta, state)
@@ -151,7 +159,7 @@ class GatedDeltaNetGroup(nn.Module):
             state.convolution = [x.clone() for x in (q_last, k_last, v_last)]
         output = self.o_norm(output).reshape(batch, length, self.group.width)
         if self.g_proj is not None:
-            output = output * F.silu(projected[5])
+            output = output * F.silu(projected[-1])
         return output
 
     def _delta_rule(

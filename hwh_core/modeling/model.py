@@ -14,7 +14,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from ..heads import GATED_DELTANET, LayerSpec
+from ..heads import LayerSpec
 from . import rotary
 from .attention import AttentionGroup, visible_keys
 from .block import Block, GroupInputs, GroupState, run_block
@@ -63,7 +63,7 @@ class _Context:
         """What each head group of a layer gets besides the hidden states."""
         collected = []
         for index, group in enumerate(layer):
-            if group.kind == GATED_DELTANET:
+            if group.is_recurrent:
                 collected.append(GroupInputs(self.padding))
                 continue
             cos_sin = None if group.rope_theta is None else self.cos_sin[(group.rope_theta, group.head_dim)]
@@ -95,7 +95,7 @@ class HwHPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=std)
         elif isinstance(module, HwHRMSNorm):
             init.ones_(module.weight)
-        elif isinstance(module, GatedDeltaNetGroup):
+        elif isinstance(module, GatedDeltaNetGroup) and module.group.decays:
             a_log, dt_bias = module.initial_decay(module.num_heads)
             init.copy_(module.A_log, a_log)
             init.copy_(module.dt_bias, dt_bias)

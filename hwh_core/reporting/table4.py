@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ..architectures import describe_allocation, full_attention_fraction, layers_of_shape
-from ..config import HwHScale
+from ..config import HwHConfig, HwHScale
 from .paper_values import SUMMARY, TABLE_4_VALUES
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, architectures_of
@@ -28,10 +28,12 @@ def _heads(rows: list[dict]) -> str:
     return " + ".join(f"{row['heads']}×{row['head_dim']} {row['kind'].replace('_', ' ')}" for row in rows) or "none"
 
 
-def zones(scale: HwHScale, architecture: str) -> dict[str, dict[str, str]]:
+def zones(family: HwHConfig, scale: HwHScale, architecture: str) -> dict[str, dict[str, str]]:
     """Cell texts by zone; layers of one zone that are alike are one row. Dimensions count Q (K and V have the same)."""
     rope_theta = next(model.rope_theta for model in scale.models if model.architecture == architecture)
-    shape = scale.shape.model_dump()
+    shape = family.shape_of(scale, architecture).model_dump()
+    # A list of shares keeps to no zones: layers with one share are one row.
+    listed = bool((shape.get("variant") or {}).get("full_attention_fractions"))
     layers = layers_of_shape(shape, architecture, rope_theta=rope_theta, qk_norm=scale.qk_norm)
     by_layer: dict[int, list[dict]] = {}
     for row in describe_allocation(layers):
@@ -44,6 +46,8 @@ def zones(scale: HwHScale, architecture: str) -> dict[str, dict[str, str]]:
         local = [row for row in rows if row["kind"] != "full_attention"]
         full_width, local_width = sum(r["width"] for r in full), sum(r["width"] for r in local)
         zone = INTER_ZONES[int(bool(full))] if architecture == "inter" else rows[0]["zone"]
+        if listed:
+            zone = f"share {full_width / (full_width + local_width):.4g}"
         members.setdefault(zone, []).append(layer)
         position = {"none": "NoPE", "rope": "RoPE"}
         found[zone] = {
@@ -78,7 +82,7 @@ def make(results: Results) -> Table:
     )
     for scale in results.preset.hwh.scales:
         for name in architectures_of(scale):
-            for zone, texts in zones(scale, name).items():
+            for zone, texts in zones(results.preset.hwh, scale, name).items():
                 cells = {column: Cell(texts[column]) for column in COLUMNS}
                 paper = TABLE_4_VALUES.get((name, zone))
                 if paper is not None:
@@ -90,4 +94,9 @@ def make(results: Results) -> Table:
         "FA share of model: full-attention share of all Q/K/V dimensions; 0.1771 for HwH-std at 24 layers, other "
         "depths differ because the zones are whole layers.",
     ]
+    if variants := results.preset.hwh.architectures:
+        named = ", ".join(f"{variant.name} from {variant.base}" for variant in variants)
+        table.notes.append(
+            f"Variants of this preset: {named}. Their local heads may be DeltaNet, and query heads may share K and V."
+        )
     return table

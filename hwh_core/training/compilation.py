@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..heads import GATED_DELTANET, LayerSpec
+from ..heads import LayerSpec
 from ..modeling import HwHForCausalLM
 from ..modeling.block import Block, run_block
 from ..modeling.delta_net import GatedDeltaNetGroup
@@ -40,7 +40,7 @@ def should_compile(
     """
     if mode == "never":
         return False
-    delta_net = any(group.kind == GATED_DELTANET for layer in layers for group in layer)
+    delta_net = any(group.is_recurrent for layer in layers for group in layer)
     if device_type == "cuda":
         return total_tokens >= CUDA_MINIMUM_TOKENS and (not delta_net or delta_net_backend == "fla")
     enough = total_tokens >= CPU_MINIMUM_TOKENS["delta_net" if delta_net else "attention"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..architectures import parameter_breakdown
-from ..heads import FULL_ATTENTION, GATED_DELTANET, HeadGroup, LayerSpec
+from ..heads import FULL_ATTENTION, HeadGroup, LayerSpec
 
 # Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets; the first match counts.
 PEAK_FLOPS = {
@@ -25,7 +25,7 @@ def mixing_flops_per_token(group: HeadGroup, length: int, chunk_size: int = 64) 
     and head: five products with C rows or columns (K K^T, Q K^T, two solves' right sides, the output) 10 C d, the
     triangular inverse C^2 / 3, three products with the state 6 d^2; backward twice that.
     """
-    if group.kind == GATED_DELTANET:
+    if group.is_recurrent:
         d = group.head_dim
         return 3 * group.heads * (10 * chunk_size * d + chunk_size**2 / 3 + 6 * d * d)
     if group.kind == FULL_ATTENTION or group.window is None or group.window >= length:

@@ -19,14 +19,12 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from ..heads import GATED_DELTANET, LayerSpec
+from ..heads import LayerSpec
 
 
 def head_shapes(layers: Sequence[LayerSpec]) -> list[tuple[int, int]]:
     """(heads, head_dim) of the Gated DeltaNet groups, each once."""
-    return sorted(
-        {(group.heads, group.head_dim) for layer in layers for group in layer if group.kind == GATED_DELTANET}
-    )
+    return sorted({(group.heads, group.head_dim) for layer in layers for group in layer if group.is_recurrent})
 
 
 def cache_folder() -> Path:

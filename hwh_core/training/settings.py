@@ -6,10 +6,10 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
 from ..architectures import layers_of_shape
-from ..config import ModelShape, Name, PositiveInt, RetrievalMixConfig, Strict, TrainingConfig
+from ..config import ModelShape, Name, PositiveInt, RetrievalMixConfig, Strict, TrainingConfig, VariedShape
 from ..scripting import UserError
 
 
@@ -21,11 +21,16 @@ class ModelSettings(Strict):
     """Which model is trained. ``seed`` decides the initial weights and the order of the data."""
 
     architecture: Name
-    shape: ModelShape
+    shape: SerializeAsAny[ModelShape]
     rope_theta: float
     qk_norm: bool
     length: PositiveInt
     seed: int
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _of_a_variant(cls, value: Any) -> Any:
+        return VariedShape.model_validate(value) if isinstance(value, dict) and "variant" in value else value
 
 
 class TrainSettings(Strict):

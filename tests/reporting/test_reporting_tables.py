@@ -11,9 +11,11 @@ import pytest
 import report_preset as presets
 import report_tree as tree
 
+from hwh_core.config import validate_preset
 from hwh_core.reporting import published, task_scores
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
+from hwh_core.reporting.table4 import zones
 from hwh_core.reporting.tables import Cell, Table, make_and_write, tex_escape
 
 
@@ -207,6 +209,23 @@ def test_table_4_is_generated_from_the_architectures(wide):
     assert row(table, "tiny", "HwH-std-r", "middle")["FA position"].ours == "RoPE"
     assert row(table, "tiny", "Inter", "every 4th layer")["layers"].ours == "3, 7"
     assert "sliding window" in row(table, "tiny", "HwH-swa", "middle")["local heads"].ours
+
+
+def test_table_4_shows_every_share_of_a_variant(minimal_preset):
+    """Layers of one zone may differ where a preset lists their shares: none is hidden behind another."""
+    scale = minimal_preset["hwh"]["scales"][0]
+    listed = [0.0, 0.5, 0.25, 0.5]
+    variant = {"name": "mine", "base": "hwh_std", "full_attention_fractions": listed, "recurrence": "deltanet"}
+    minimal_preset["hwh"]["architectures"] = [variant]
+    scale["models"].append({"name": "mine_s0", "architecture": "mine", "seed": 0})
+    family = validate_preset(minimal_preset, "test").hwh
+    found = zones(family, family.scales[0], "mine")
+    assert {zone: (cells["layers"], cells["FA dims"]) for zone, cells in found.items()} == {
+        "share 0": ("0", "0"),
+        "share 0.5": ("1, 3", "16"),
+        "share 0.25": ("2", "8"),
+    }
+    assert found["share 0"]["local heads"] == "8×4 deltanet"
 
 
 @pytest.mark.parametrize("number", [5, 6, 7, 8])

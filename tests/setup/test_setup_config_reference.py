@@ -11,7 +11,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from hwh_core.config import PresetConfig, load_preset
+from hwh_core.architectures import layers_of_shape
+from hwh_core.config import PresetConfig, load_preset, validate_preset
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "config" / "README.md").read_text(encoding="utf-8")
@@ -106,3 +107,14 @@ def test_table_of_presets_names_the_files():
     files = {load_preset(path).preset: path.name for path in (ROOT / "config").glob("*.yaml")}
     assert {name: files.get(name) for name in table} == table
     assert len(table) == 4
+
+
+def test_example_of_variants_is_one_for_the_laptop_preset():
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", REFERENCE, flags=re.MULTILINE | re.DOTALL)
+    written = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))
+    written["hwh"] |= yaml.safe_load(example)["hwh"]
+    family = validate_preset(written, "example").hwh
+    assert len(family.architectures) == 3
+    for variant in family.architectures:
+        shape = family.shape_of(family.scales[0], variant.name).model_dump()
+        assert len(layers_of_shape(shape, variant.name)) == 8

@@ -314,7 +314,7 @@ def hwh_training_settings(wildcards):
                 "qk_norm": scale.qk_norm,
                 "length": scale.length,
                 "seed": model.seed,
-                "shape": scale.shape,
+                "shape": PRESET.hwh.shape_of(scale, model.architecture),
             },
             "training": scale.training,
             # Absent without a mix: models of such scales are told what they always were.
