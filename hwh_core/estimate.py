@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .chains import chains_of
-from .config import PresetConfig
+from .config import NiahConfig, PresetConfig
 from .memory_estimate import peak_bytes
 from .memory_plan import Planned, planned_trainings, vocabularies
 from .reporting import requirements
@@ -159,12 +159,20 @@ def probe_job(name: str, results: Path) -> Job:
     return Job(f"pretrained/{name}", _state(done), True, 0, 0.0, 0.0, 0.0, 0, basis="not counted")
 
 
+def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
+    """Prompts of all grids of one model, and the tokens that they take with their answers."""
+    cells = [(length, len(niah.depths) * niah.samples_per_cell) for length in niah.lengths]
+    for grid in niah.additional:
+        depths = 1 if grid.fill == "lm_eval" else len(niah.depths)
+        cells += [(length, depths * (grid.samples or niah.samples_per_cell)) for length in grid.lengths or niah.lengths]
+    return sum(prompts for _, prompts in cells), sum(length * prompts for length, prompts in cells)
+
+
 def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path) -> Job:
     """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated."""
     niah, training = preset.evaluation.niah, planned.training
-    cells = len(niah.depths) * niah.samples_per_cell * (1 + len(niah.additional))
-    tokens = cells * sum(niah.lengths)
-    written = cells * len(niah.lengths) * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
+    prompts, tokens = needle_prompts(niah)
+    written = prompts * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
     kind = "transformer" if training.architecture == "transformer" else "hwh_std"
     speeds = _figures(benchmarks, "decode")
     reading = speeds.get(f"decode.8192_{kind}_prefill_tokens_per_second")
@@ -176,15 +184,15 @@ def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks
         basis = f"measured at 380M, {kind}" if reading and writing else "assumed"
     else:
         # A forward pass is a third of a step; without a batch of its own a generated token costs no more than that.
-        hours = CPU_CORES * (tokens + written) / (3 * expected_speed(training, []).tokens_per_second) / 3600
+        hours = CPU_CORES * tokens / (3 * expected_speed(training, []).tokens_per_second) / 3600
         basis = "assumed, two cores"
     done = (results / planned.folder / "niah_cells.csv").is_file()
     return Job(
         name=f"{planned.folder}: needles",
         state=_state(done),
         gpu=gpu,
-        tokens=tokens + written,
-        flops=(tokens + written) * forward,
+        tokens=tokens,
+        flops=tokens * forward,
         hours=hours,
         hours_left=0.0 if done else hours,
         disk=0,

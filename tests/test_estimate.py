@@ -12,7 +12,7 @@ import pytest
 from hwh_core import cli
 from hwh_core.commands import estimate as command
 from hwh_core.config import load_preset, validate_preset
-from hwh_core.estimate import disk_bytes, estimate, target_folders, waiting
+from hwh_core.estimate import disk_bytes, estimate, needle_prompts, target_folders, waiting
 from hwh_core.memory_estimate import GIB, Card
 from hwh_core.memory_plan import planned_trainings
 from hwh_core.scripting import UserError
@@ -126,8 +126,18 @@ def test_tokens_flops_and_hours_of_the_papers_scales(paper):
 def test_needles_of_rulers_metric_are_read_and_written(paper):
     job = jobs_of(paper)["hwh/380M/hwh_std_s42: needles"]
     lengths = paper.evaluation.niah.lengths
-    assert job.tokens == 11 * 50 * (sum(lengths) + 128 * len(lengths))
+    # The eleven depths of every length, and eight tasks as lm-eval samples them.
+    assert job.tokens == 11 * 50 * sum(lengths) + 8 * 500 * (1024 + 2048 + 4096)
+    assert needle_prompts(paper.evaluation.niah)[0] == 11 * 50 * len(lengths) + 8 * 500 * 3
     assert job.basis == "measured at 380M, hwh_std"
+
+
+def test_other_wordings_have_the_depths_of_the_main_grid(minimal_preset):
+    niah = minimal_preset["evaluation"]["niah"]
+    niah["additional"] = [{"variant": "single_2", "wording": "second"}]
+    niah["additional"].append({"variant": "single_1", "wording": "ruler", "lengths": [128], "samples": 3})
+    prompts = needle_prompts(validate_preset(minimal_preset, "test").evaluation.niah)
+    assert prompts == (2 + 2 + 6, 2 * 64 + 2 * 64 + 6 * 128)
 
 
 def test_states_are_those_of_the_files(paper, tmp_path):
