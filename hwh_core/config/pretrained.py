@@ -97,7 +97,7 @@ class BehaviorConfig(Strict):
     default_window: PositiveInt
     default_sinks: PositiveInt
     samples: Literal["synthetic", "local_qa"]
-    questions: str | None = Field(default=None, description="for local_qa: .jsonl of questions, contexts, answers")
+    questions: str | None = Field(default=None, description="for local_qa: .jsonl, .parquet or SQuAD .json")
     calibrate: bool = True
 
     @model_validator(mode="after")
