@@ -102,7 +102,7 @@ pytest: setup-dev
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 soak: setup-dev  ## kill trainings, downloads, evaluations, probes and Snakemake at random points (MINUTES KILLS SEED)
-	$(RUN) $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	$(RUN) OMP_NUM_THREADS=1 $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 chromium:  ## install Chromium where it is missing (Debian, as root): without it the tests of the head atlas are skipped
 	@for name in $(BROWSERS); do command -v "$$name" >/dev/null && exit 0; done; \

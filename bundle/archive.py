@@ -11,6 +11,7 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import stat
 import tarfile
 import tempfile
@@ -84,6 +85,8 @@ def write_archive(
     archive of that name is replaced. Raises :class:`BundleError` for a part size below one byte.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f".{stem}-*"):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{stem}-", dir=folder) as temporary:
         manifest = _write_parts(entries, Path(temporary), stem, part_bytes, level)
         manifest = {"format": FORMAT, **facts, **manifest}

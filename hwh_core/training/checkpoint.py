@@ -163,13 +163,17 @@ class CheckpointFolder:
 
 
 def truncate_log(path: Path, step: int) -> None:
-    """Keep the rows up to ``step`` (rows count from 1) of a training log; a last row cut short by a kill is dropped."""
+    """Keep the rows up to ``step`` (rows count from 1) of a training log; what a kill left half is dropped."""
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if not line.endswith("\n") or json.loads(line)["step"] > step:
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n") or row["step"] > step:
             break
         kept.append(line)
     with atomic_write(path) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+        temporary.write_bytes(b"".join(kept))

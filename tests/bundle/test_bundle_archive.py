@@ -57,6 +57,13 @@ def test_given_time_of_modification_replaces_the_files_own(tree, tmp_path):
     assert (tmp_path / "back/a").stat().st_mtime_ns == 5 * 10**9
 
 
+def test_what_a_killed_packing_left_goes_with_the_next_one(tree, tmp_path):
+    (tmp_path / "p" / ".bundle-abc").mkdir(parents=True)
+    (tmp_path / "p" / ".bundle-abc" / "bundle.part000").write_bytes(b"half")
+    write_archive({"a": Entry(tree / "empty")}, tmp_path / "p", "bundle", 10**6, level=0, facts={})
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["bundle.json", "bundle.part000"]
+
+
 def test_missing_and_damaged_parts_are_all_named(tree, tmp_path):
     folder = tmp_path / "packed"
     count = len(pack(tree, folder)["parts"])

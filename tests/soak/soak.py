@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,18 +27,15 @@ SHARES = {
 }  # fmt: skip
 
 
-def plan(references: list[Undisturbed], kills: int, seed: int) -> list[tuple[Undisturbed, int]]:
-    """Rounds (what, how many kills) in the order in which they are run; all kinds come by before any comes again."""
+def plan(kinds: list[str], kills: int, seed: int) -> list[tuple[str, int]]:
+    """Rounds (kind, how many kills) in the order in which they are run; all kinds come by before any comes again."""
     generator = random.Random(seed)
-    rounds: list[tuple[Undisturbed, int]] = []
+    rounds = [(kind, generator.randint(2, 4)) for kind in kinds]
     # Twice as many as are asked for: a command may end before the moment at which it was to be killed.
     while sum(number for _, number in rounds) < 2 * kills:
-        batch = [
-            (reference, generator.randint(2, 4)) for reference in references for _ in range(SHARES[reference.kind.name])
-        ]
+        batch = [(kind, generator.randint(2, 4)) for kind in kinds for _ in range(SHARES[kind])]
         generator.shuffle(batch)
-        first = {id(reference): (reference, number) for reference, number in reversed(batch)}
-        rounds += batch if rounds else [*first.values(), *(entry for entry in batch if entry not in first.values())]
+        rounds += batch
     return rounds
 
 
@@ -70,34 +68,37 @@ def main() -> int:
     print(f"seed {seed}; at least {options.kills} kills, no round begun after {options.minutes:g} minutes", flush=True)
     base = Path(tempfile.mkdtemp(prefix="hwh-soak-"))
     bench = Workbench(base / "inputs")
+    kinds = [*bench.kinds(base / "undisturbed" / "training" / "out" / "model"), *bench.large_kinds()]
+    references: dict[str, Undisturbed] = {}
+    locks = {kind.name: threading.Lock() for kind in kinds}
     done: list[Round] = []
 
-    def reference_of(kind) -> Undisturbed:
-        reference = undisturbed(kind, base / "undisturbed" / kind.name, bench.environment)
-        print(f"{kind.name}: {reference.seconds:.1f} s undisturbed", flush=True)
-        return reference
+    def reference_of(name: str) -> Undisturbed:
+        """Made when it is first asked for, so that a kind that takes minutes keeps no other one waiting."""
+        with locks[name]:
+            if name not in references:
+                kind = next(kind for kind in kinds if kind.name == name)
+                references[name] = undisturbed(kind, base / "undisturbed" / name, bench.environment)
+                print(f"{name}: {references[name].seconds:.1f} s undisturbed", flush=True)
+            return references[name]
 
-    def one_round(entry: tuple[int, tuple[Undisturbed, int]]) -> None:
-        number, (reference, kills) = entry
+    def one_round(entry: tuple[int, tuple[str, int]]) -> None:
+        number, (name, kills) = entry
         enough = sum(len(one.trials) for one in done) >= options.kills
         if enough or time.monotonic() - began > 60 * options.minutes:
             return
         folder = base / f"round{number}"
-        one = kill_round(reference, number, kills, folder, bench.environment, f"{seed}/{number}")
+        one = kill_round(reference_of(name), number, kills, folder, bench.environment, f"{seed}/{number}")
         done.append(one)
         said = "the same as undisturbed" if one.failure is None else f"FAILED: {one.failure}; see {folder}/said.txt"
-        print(f"round {number}: {reference.kind.name}, {len(one.trials)} kills, {said}", flush=True)
+        print(f"round {number}: {name}, {len(one.trials)} kills, {said}", flush=True)
         if one.failure is None:
             shutil.rmtree(folder, ignore_errors=True)
 
+    # Others measure the model that this one trains.
+    reference_of("training")
     with ThreadPoolExecutor(options.workers) as pool:
-        kinds = bench.kinds(base / "undisturbed" / "training" / "out" / "model")
-        # The first one trains the model that others measure.
-        training, *others = [*kinds, *bench.large_kinds()]
-        references = [reference_of(training)]
-        references += pool.map(reference_of, [kind for kind in others if kind.name in options.kinds])
-        rounds = plan([one for one in references if one.kind.name in options.kinds], options.kills, seed)
-        list(pool.map(one_round, enumerate(rounds, start=1)))
+        list(pool.map(one_round, enumerate(plan(options.kinds, options.kills, seed), start=1)))
     console = Console() if sys.stdout.isatty() else Console(width=160)
     print_table(done, console)
     kills = sum(len(one.trials) for one in done)

@@ -32,6 +32,8 @@ class Kind:
     environment: dict[str, str] = field(default_factory=dict)
     # Kill one of the processes that the command started, not always the first one.
     with_children: bool = False
+    # Its libraries take longer to load than it works: forked from a process that has them, it is killed at work.
+    forked: bool = False
 
 
 def program(name: str, settings: Any, **options: Path | list[Path]) -> list[str]:
@@ -155,8 +157,8 @@ class Workbench:
     def probe(self, model: Path, folder: Path) -> list[str]:
         """RFIS and RPD by the command of a user."""
         text = sorted((ROOT / "tests" / "fixtures" / "text").glob("*.txt"))[0]
-        command = [sys.executable, "-m", "hwh_core.cli", "probe", str(model), "--samples", f"ruler:{text}"]
-        sizes = "--num-samples 4 --length 200 --queries 16 --windows 16 32 --window 32 --sinks 1 --num-sinks 1"
+        command = [sys.executable, "-m", "hwh_core.cli", "probe", str(model), "--samples", f"text:{text}"]
+        sizes = "--num-samples 4 --length 64 --queries 16 --windows 16 32 --window 32 --sinks 1 --num-sinks 1"
         return [*command, "--out", str(folder / "probe"), *sizes.split()]
 
     def package(self) -> tuple[dict[str, str], dict[str, Any]]:
@@ -181,9 +183,9 @@ class Workbench:
         """The kinds that need no Snakemake; ``model`` is a trained model for those that measure."""
         index, package = self.package()
         return [
-            Kind("training", self.training, lambda folder: training_result(folder / "out")),
-            Kind("evaluation", lambda folder: self.evaluation(model, folder), hashes("scores.csv")),
-            Kind("probe", lambda folder: self.probe(model, folder), probe_result),
+            Kind("training", self.training, lambda folder: training_result(folder / "out"), forked=True),
+            Kind("evaluation", lambda folder: self.evaluation(model, folder), hashes("scores.csv"), forked=True),
+            Kind("probe", lambda folder: self.probe(model, folder), probe_result, forked=True),
             Kind(
                 "download",
                 lambda at: program("fetch_source", package, downloads=at / "downloads", output=at / "text.jsonl.zst"),

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soak_kinds import ROOT, Kind
+from soak_kinds import Kind
+from soak_start import Forked, load_libraries, start
 
 # Snakemake's own.
 NOT_LEFT_BY_US = (".snakemake", ".snakemake_timestamp")
 ENDS_WITHIN_SECONDS = 900
+Process = Forked | subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,6 @@ class Round:
     failure: str | None
 
 
-def start(kind: Kind, folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Give the command; what it says is appended to ``said.txt``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "said.txt", "ab") as said:
-        return subprocess.Popen(
-            kind.command(folder), env=environment | kind.environment, cwd=ROOT, stdout=said, stderr=said
-        )
-
-
 def unfinished(folder: Path) -> list[str]:
     """Temporary files, folders and locks below ``folder``, by name."""
     found = []
@@ -69,6 +62,8 @@ def unfinished(folder: Path) -> list[str]:
 
 def undisturbed(kind: Kind, folder: Path, environment: dict[str, str]) -> Undisturbed:
     """Run the command once without a kill."""
+    if kind.forked:
+        load_libraries()
     began = time.monotonic()
     process = start(kind, folder, environment)
     code = process.wait(ENDS_WITHIN_SECONDS)
@@ -78,7 +73,7 @@ def undisturbed(kind: Kind, folder: Path, environment: dict[str, str]) -> Undist
 
 
 def wait_for_the_moment(
-    process: subprocess.Popen[bytes], folder: Path, seconds: float, writes: int | None, generator: random.Random
+    process: Process, folder: Path, seconds: float, writes: int | None, generator: random.Random
 ) -> None:
     """Return at a random time below ``seconds``, or within milliseconds after a file began to be written.
 
@@ -100,7 +95,7 @@ def wait_for_the_moment(
         time.sleep(0.002)
 
 
-def victim_of(process: subprocess.Popen[bytes], kind: Kind, generator: random.Random) -> int:
+def victim_of(process: Process, kind: Kind, generator: random.Random) -> int:
     """The first process, or one of those that it started."""
     if not kind.with_children:
         return process.pid
@@ -119,10 +114,10 @@ def kill_round(
     for _ in range(kills):
         process = start(kind, folder, environment)
         began = time.monotonic()
-        writes = generator.randrange(12) if generator.random() < 0.5 else None
+        writes = generator.randrange(6) if generator.random() < 0.5 else None
         wait_for_the_moment(process, folder, reference.seconds, writes, generator)
         if process.poll() is not None:
-            break
+            continue
         victim = victim_of(process, kind, generator)
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)

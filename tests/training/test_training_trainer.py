@@ -136,6 +136,10 @@ def test_the_log_is_cut_to_the_resumed_step(tmp_path):
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2, 3]
     truncate_log(log, 9)
     assert len(log.read_text().splitlines()) == 3
+    with open(log, "ab") as stream:
+        stream.write(bytes(40) + b"\xff\n")  # what a crash of the machine may leave
+    truncate_log(log, 9)
+    assert len(log.read_text().splitlines()) == 3
     truncate_log(tmp_path / "absent.jsonl", 3)
     assert not (tmp_path / "absent.jsonl").exists()
 
