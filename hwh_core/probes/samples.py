@@ -92,7 +92,6 @@ def take_samples(
         examples, counts = document_examples(read_chat_histories(files[0], seed), tokenizer, length, count)
     else:
         examples, counts = packed_examples(read_questions(files), tokenizer, length, count, seed, fill=True)
-    # Windows and planted facts are cut to the length; where the question is short, the null question may be longer.
     if not examples:
         raise ProbeError(
             f"--samples: no sample of {length} tokens ({counts['dropped']} have evidence longer than half of that, "
