@@ -90,6 +90,14 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
+@pytest.fixture(scope="module")
+def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A copy and an empty folder for all tests of a module, nothing run yet."""
+    base = tmp_path_factory.mktemp("shared")
+    (base / "run").mkdir()
+    return Checkout(copy_repository(base / "code"), base / "run")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     """A fresh copy and an empty folder, nothing run yet."""

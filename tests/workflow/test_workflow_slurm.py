@@ -22,13 +22,9 @@ GPU_RULES = {
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory) -> str:
+def planned(shared_checkout, tmp_path_factory) -> str:
     """A dry run of the paper preset with the profile; the line LOCAL names rules that run where Snakemake runs."""
-    from conftest import Checkout, copy_repository
-
-    base = tmp_path_factory.mktemp("slurm")
-    checkout = Checkout(copy_repository(base / "code"), base / "run")
-    checkout.folder.mkdir()
+    checkout, base = shared_checkout, tmp_path_factory.mktemp("slurm")
     with (checkout.code / "workflow" / "Snakefile").open("a") as stream:
         stream.write("\nprint('LOCAL', *workflow._localrules, file=sys.stderr)\n")
     profile = yaml.safe_load((checkout.code / "workflow/profiles/slurm/profile.yaml").read_text())
@@ -86,8 +82,8 @@ def test_large_trainings_ask_for_several_gpus_of_one_node(asked):
     assert {(v["gpu"], v["nodes"], v["threads"]) for v in of(asked, "train_controlled").values()} == {("1", "1", "8")}
 
 
-def test_steps_of_a_training_can_be_split_among_its_gpus(asked, checkout):
-    preset = yaml.safe_load((checkout.code / "config" / "paper.yaml").read_text())
+def test_steps_of_a_training_can_be_split_among_its_gpus(asked, shared_checkout):
+    preset = yaml.safe_load((shared_checkout.code / "config" / "paper.yaml").read_text())
     scales = {scale["name"]: scale for scale in preset["hwh"]["scales"]}
     for wildcards, values in of(asked, "train_hwh").items():
         scale = scales[re.search(r"scale=([^,]+)", wildcards)[1]]
@@ -95,7 +91,8 @@ def test_steps_of_a_training_can_be_split_among_its_gpus(asked, checkout):
         assert sequences % int(values["gpu"]) == 0, wildcards
 
 
-def test_the_profile_names_rules_that_there_are(checkout):
+def test_the_profile_names_rules_that_there_are(shared_checkout):
+    checkout = shared_checkout
     profile = yaml.safe_load((checkout.code / "workflow/profiles/slurm/profile.yaml").read_text())
     rules = {
         name
