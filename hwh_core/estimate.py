@@ -26,7 +26,7 @@ WEIGHT_BYTES, CHECKPOINT_BYTES = 4, 12
 # Of English text under a vocabulary of thousands of entries, and of documents in Zstandard's level 6.
 BYTES_A_TOKEN, COMPRESSION = 4, 0.45
 # Tokens a second that one core tokenizes, where benchmarks/results/data.json does not say.
-TOKENIZING_SPEED = 300_000
+TOKENIZING_SPEED = 200_000
 # Generated tokens a second over a batch, and prompt tokens a second, where benchmarks/results/decode.json does not say.
 GENERATING_SPEED, READING_SPEED = 150, 100_000
 

@@ -1,4 +1,4 @@
-"""A saved model loads in a fresh process with identical logits, tied and untied; the CPU path never needs fla."""
+"""A saved model gives the same logits and text in a fresh process, tied and untied; the CPU path never needs fla."""
 
 import itertools
 import subprocess
@@ -18,8 +18,9 @@ for folder in sys.argv[1:]:
     ids = torch.load(folder + "/ids.pt", weights_only=True)
     with torch.no_grad():
         logits = model(ids).logits
+        text = model.generate(ids, max_new_tokens=6, do_sample=False)
     frequencies = [module.inv_freq for _, _, module in model.rope_groups()]
-    torch.save({"logits": logits, "inv_freq": frequencies}, folder + "/fresh.pt")
+    torch.save({"logits": logits, "inv_freq": frequencies, "text": text}, folder + "/fresh.pt")
 assert "fla" not in sys.modules, "the CPU path imported fla"
 assert not [name for name in sys.modules if name.startswith("hwh_kernels.") and name.endswith("_triton")], "or a kernel"
 """
@@ -34,12 +35,15 @@ def test_logits_are_identical_in_a_fresh_process(make_model, tokens, tmp_path: P
         torch.save(tokens(2, 40), folder / "ids.pt")
         with torch.no_grad():
             expected[folder] = model(tokens(2, 40)).logits, [m.inv_freq for _, _, m in model.rope_groups()]
+            torch.save(model.generate(tokens(2, 40), max_new_tokens=6, do_sample=False), folder / "text.pt")
     command = [sys.executable, "-c", LOAD, *map(str, expected)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for folder, (logits, frequencies) in expected.items():
         fresh = torch.load(folder / "fresh.pt", weights_only=True)
         assert torch.equal(fresh["logits"], logits)
+        assert fresh["text"].shape == (2, 46)
+        assert torch.equal(fresh["text"], torch.load(folder / "text.pt", weights_only=True))
         assert len(fresh["inv_freq"]) == len(frequencies) > 0
         assert all(torch.equal(a, b) for a, b in zip(fresh["inv_freq"], frequencies, strict=True))
 
