@@ -121,7 +121,7 @@ slurm-wlm:  ## install Debian's SLURM where it is missing (as root), for test-sl
 	    "and Ubuntu the packages slurm-wlm and munge" >&2; exit 1; fi; \
 	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends slurm-wlm munge
 
-test-slurm: slurm-wlm $(VENV)/.installed-slurm  ## the workflow on a SLURM of its own, alone on this machine: the whole smoke preset and all checks (half an hour)
+test-slurm: slurm-wlm $(VENV)/.installed-slurm  ## the workflow on a SLURM of its own, alone on this machine: the whole smoke preset and all checks
 	$(RUN) OMP_NUM_THREADS=1 $(BIN)/python tests/slurm/check_slurm.py
 
 test-slurm-short: slurm-wlm $(VENV)/.installed-slurm  ## of these: time limit, repeat, scancel (some minutes; CI runs it)
