@@ -67,13 +67,8 @@ def arrays(path: Path) -> dict[str, str]:
 
 
 def probe_result(folder: Path) -> dict[str, Any]:
-    """All maps and scores of a probe, and its classes of heads."""
-    probe = folder / "probe"
-    return {
-        "maps": arrays(probe / "probe.npz"),
-        "scores": arrays(probe / "behavior.npz"),
-        "heads": sha256_of(probe / "heads.csv"),
-    }
+    """All maps and scores of a probe."""
+    return {name: arrays(folder / "probe" / f"{name}.npz") for name in ("probe", "behavior")}
 
 
 def workflow_result(folder: Path) -> dict[str, Any]:
