@@ -104,10 +104,11 @@ def _imports(path: Path) -> frozenset[str]:
     return frozenset(module for module in found if module_file(module) is not None)
 
 
-def import_closure(path: Path) -> list[Path]:
+def import_closure(path: Path, ends: tuple[str, ...] = ()) -> list[Path]:
     """All source files of the project that ``path`` runs, itself included, sorted.
 
-    Importing ``a.b.c`` also runs the package files of ``a`` and ``a.b``.
+    Importing ``a.b.c`` also runs the package files of ``a`` and ``a.b``. From a file whose path in the repository
+    starts with one of ``ends``, imports of other such files only are followed.
     """
     seen: set[Path] = set()
     waiting = [path.resolve()]
@@ -116,13 +117,18 @@ def import_closure(path: Path) -> list[Path]:
         if current in seen:
             continue
         seen.add(current)
+        at_an_end = _relative_name(current).startswith(ends)
         for module in _imports(current):
             parts = module.split(".")
             for end in range(1, len(parts) + 1):
                 file = module_file(".".join(parts[:end]))
-                if file is not None:
+                if file is not None and (not at_an_end or _relative_name(file).startswith(ends)):
                     waiting.append(file)
     return sorted(seen)
+
+
+def _relative_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
 
 @cache
@@ -131,10 +137,10 @@ def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[s
 
     Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. With
     ``only``, files whose path starts with none of these prefixes are left out, with ``without`` those whose path starts
-    with one of these: no result must be made anew since the writing of a manifest was mended.
+    with one of these and what only they import: no result must be made anew since the writing of a manifest was mended.
     """
-    closure = sorted({file for path in paths for file in import_closure(ROOT / path)})
-    names = [(file, file.relative_to(ROOT).as_posix()) for file in closure]
+    closure = sorted({file for path in paths for file in import_closure(ROOT / path, ends=without)})
+    names = [(file, _relative_name(file)) for file in closure]
     lines = [
         f"{syntax_hash(file)}  {name}"
         for file, name in names

@@ -44,6 +44,13 @@ USE = TAKE + textwrap.dedent("""
         mark.unlink()
     print(*(device.uuid for device in taken))
 """)
+# Goes on once both processes of a launcher are here.
+MEET = textwrap.dedent("""
+    here = [Path(sys.argv[1]) / f"{os.getppid()}-{rank}.here" for rank in range(2)]
+    here[int(os.environ["LOCAL_RANK"])].touch()
+    while not all(file.exists() for file in here):
+        time.sleep(0.01)
+""")
 # Stands for torchrun: two processes of one parent.
 LAUNCH = textwrap.dedent("""
     import os, subprocess, sys
@@ -147,9 +154,10 @@ def test_processes_of_torchrun_get_devices_that_no_other_job_has(machine, tmp_pa
     monkeypatch.delenv("PYTHONPATH")
     (tmp_path / "marks").mkdir()
     told = "from hwh_core import devices; devices.torch_is_for_cuda = lambda: True; "
-    # Of a launcher's processes, which have the same devices, the first one marks them.
+    # Of a launcher's processes, which have the same devices, the first one marks them and, as in a training, does not
+    # end before the other one has joined it.
     program = told + USE.replace("marks = [", "marks = [] if os.environ.get('LOCAL_RANK', '0') != '0' else [")
-    (tmp_path / "job.py").write_text(program)
+    (tmp_path / "job.py").write_text(program.replace("for mark in marks:", MEET + "for mark in marks:", 1))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     pipe = subprocess.PIPE
     large = [

@@ -37,8 +37,8 @@ def test_tokenizing_is_measured_beside_datasets_on_any_folder(tmp_path):
     assert 60_000 <= sum(len(piece["text"]) for piece in pieces) < 66_000
     assert max(len(piece["text"]) for piece in pieces) < 5200
     assert sum(len(piece["text"]) >= 4600 for piece in pieces) >= len(pieces) - 2, "but the last one of a file"
-    found = {figure["id"]: figure for figure in data.measure(tmp_path, None, 60_000, 1, 300)}
+    found = {figure["id"]: figure for figure in data.measure(tmp_path, None, 60_000, 1, 280)}
     assert set(found) == {"data.tokenize_tokens_per_second_core", "data.tokenize_over_datasets"}
     assert all(figure["value"] > 0 for figure in found.values())
     with pytest.raises(ValueError, match=r"no \.txt or \.md file"):
-        data.measure(tmp_path / "absent", None, 60_000, 1, 300)
+        data.measure(tmp_path / "absent", None, 60_000, 1, 280)

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from hwh_core.chains import find_chains
 from hwh_core.config import load_preset
 from hwh_core.files import sha256_of
-from hwh_core.reporting.selection import figure_name
+from hwh_core.reporting.selection import figure_name, table_name
 
 pytestmark = pytest.mark.workflow
 
@@ -40,9 +40,9 @@ def test_everything_that_the_preset_names_is_there(smoke):
     for figure in preset.targets.figures:
         for kind in ("pdf", "png", "csv"):
             assert (root / f"figures/{figure_name(figure)}.{kind}").stat().st_size > 0
-    for number in preset.targets.tables:
+    for table in preset.targets.tables:
         for kind in ("csv", "md", "tex"):
-            assert (root / f"tables/table{number}.{kind}").stat().st_size > 0
+            assert (root / f"tables/{table_name(table)}.{kind}").stat().st_size > 0
     for model in preset.pretrained.models:
         assert (root / f"pretrained/{model.name}/atlas.html").stat().st_size > 0
     claims = json.loads((root / "claims.json").read_text())
