@@ -153,7 +153,7 @@ def _chosen_layers(figure: Any, results: Results, model: PretrainedModel, layers
     named = " and ".join(map(str, layers))
     figure.suptitle(f"{model.title}: {title} {named} ({panels.DISPLAY_NOTE})")
     band_legend(figure, predicted)
-    settings = {"layers": layers, "predicted": predicted}
+    settings = {"drawn_layers": layers, "predicted": predicted}
     return Drawing(figure, pd.concat(tables, ignore_index=True), settings)
 
 

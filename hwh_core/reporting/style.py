@@ -103,7 +103,8 @@ def write_drawing(
         with atomic_write(path) as temporary:
             drawing.figure.savefig(temporary, format=kind, metadata=METADATA[kind])
     plt.close(drawing.figure)
-    settings = {"figure": number, "preset": results.preset.preset, **drawing.settings}
+    # Under no key of a preset: `hwh verify` holds settings of these names against it.
+    settings = {"drawn_figure": number, "preset": results.preset.preset, **drawing.settings}
     modules = [f"hwh_core/reporting/{figure_name(number)}.py"]
     write_manifest(paths[2], inputs=results.used, settings=settings, started=started, beside=paths[:2], modules=modules)
     return paths

@@ -20,6 +20,7 @@ from hwh_core.reporting.selection import ReportError, figure_name
 from hwh_core.reporting.style import COLOUR_MAPS, draw_and_write, use_style
 from hwh_core.rope import inverse_frequencies, predicted_index
 from hwh_core.scripting import UserError
+from hwh_core.verification import settings_differences
 
 
 def draw(case, number: int):
@@ -35,7 +36,7 @@ def test_a_figure_is_pdf_png_csv_and_a_manifest(laptop, tmp_path):
     assert (tmp_path / "figures/fig7.pdf").read_bytes()[:5] == b"%PDF-"
     assert (tmp_path / "figures/fig7.png").read_bytes()[:4] == b"\x89PNG"
     manifest = json.loads((tmp_path / "figures/fig7.pdf.manifest.json").read_text())
-    assert manifest["settings"]["figure"] == 7
+    assert manifest["settings"]["drawn_figure"] == 7
     assert [name for name in manifest["inputs"] if name.endswith("heads.csv")]
     assert manifest["beside"]["fig7.csv"] == sha256_of(tmp_path / "figures/fig7.csv")
 
@@ -427,6 +428,16 @@ def test_figure_10_and_14_draw_chosen_layers_of_any_model(two_models):
     with pytest.raises(ReportError, match="mine has no layer \\[99\\]"):
         import_module("hwh_core.reporting.fig10").draw(absent)
     plt.close("all")
+
+
+@pytest.mark.parametrize("number", [2, 10])
+def test_verify_takes_no_drawing_for_settings_of_another(two_models, number, tmp_path):
+    """The preset speaks of other figures and layers by the names that a drawing might choose for its own."""
+    preset = several([{"figure": 13, "models": ["Gemma-7B"]}, {"figure": 10, "models": ["mine"]}])
+    draw_and_write(number, Results(two_models, preset), tmp_path / "drawn")
+    settings = json.loads((tmp_path / "drawn.pdf.manifest.json").read_text())["settings"]
+    assert settings_differences(settings, preset.model_dump(mode="json")) == []
+    assert settings_differences(settings | {"preset": "other"}, preset.model_dump(mode="json")) == ["preset"]
 
 
 @pytest.mark.parametrize(
