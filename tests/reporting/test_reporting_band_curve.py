@@ -97,7 +97,7 @@ def test_the_figure_is_written_under_its_name(curves, tmp_path):
     paths = draw_and_write("band_curve", curves, tmp_path / "figures" / "fig_band_curve")
     assert {path.name for path in paths} == {f"fig_band_curve.{kind}" for kind in ("pdf", "png", "csv")}
     manifest = json.loads((tmp_path / "figures/fig_band_curve.pdf.manifest.json").read_text())
-    assert manifest["settings"]["figure"] == "band_curve"
+    assert manifest["settings"]["drawn_figure"] == "band_curve"
     assert sorted(Path(name).name for name in manifest["inputs"]) == ["curve.csv"] * 2 + ["curve_maps.csv"] * 2
 
 
