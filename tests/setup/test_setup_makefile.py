@@ -147,7 +147,8 @@ def test_ci_is_executable_and_runs_what_the_readme_says():
     assert "set -euo pipefail" in text
     steps = re.findall(r"^make ([a-z-]+)$", text, flags=re.MULTILINE)
     assert steps == ["setup-dev", "chromium", "lint", "dry-runs", "test-slurm-short", "test"]
-    assert text.index("export HWH_REQUIRE_BROWSER=1") < text.index("make test")
+    for name in ("HWH_REQUIRE_BROWSER", "HWH_REQUIRE_DOWNLOADS"):
+        assert text.index(f"export {name}=1") < text.index("make test")
 
 
 def test_chromium_is_installed_where_it_is_missing_and_may_be(checkout, tmp_path):
