@@ -16,6 +16,8 @@ from .errors import EvaluationError
 #: Models of this project. They run beyond their training length (which their configuration records as
 #: ``max_position_embeddings``) with plain extrapolated angles, so no length is too long for them.
 OWN_MODEL_TYPES = ("hwh",)
+#: Layers of the library's models whose cache holds keys and values.
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 #: Positions whose log-softmax is made at once: more would only hold more memory.
 SCORED_AT_ONCE = 1024
 
@@ -96,13 +98,21 @@ def pad(sequences: Sequence[Sequence[int]], fill: int, side: str, device: torch.
     return table.to(device)
 
 
-def _takes(model: Any, *names: str) -> bool:
-    return all(name in inspect.signature(model.forward).parameters for name in names)
+def _takes(model: Any, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
 
 
-def keeps_prefixes(model: Any) -> bool:
-    """Whether the model's cache can be continued by several sequences (others have no such argument)."""
-    return _takes(model, "use_cache", "past_key_values")
+def cache_argument(model: Any) -> str | None:
+    """Under which name the model takes a cache that several tokens can continue; None if there is no such.
+
+    transformers renamed ``past_key_values`` to ``cache``, in the model's output too. Its recurrent layers are only made
+    to be continued token by token, so of its models those with nothing but attention count.
+    """
+    if model.config.model_type not in OWN_MODEL_TYPES:
+        kinds = set(getattr(model.config, "layer_types", None) or ())
+        if getattr(model, "_is_stateful", False) or not kinds <= ATTENTION_LAYERS:
+            return None
+    return next((name for name in ("cache", "past_key_values") if _takes(model, name)), None)
 
 
 @torch.inference_mode()
@@ -127,12 +137,12 @@ def logits_at(
     with _autocast(model.device):
         beginnings = pad([sequences[start][:prefix] for start in starts], fill, "right", model.device)
         output = model(input_ids=beginnings, use_cache=True, **options)
-    cache = output.past_key_values if "past_key_values" in output else output.cache
+    cache = output.cache if "cache" in output else output.past_key_values
     sizes = torch.tensor([*starts, len(sequences)]).diff()
     cache.batch_select_indices(torch.arange(len(starts)).repeat_interleave(sizes).to(model.device))
     inputs = pad([tokens[prefix:] for tokens in sequences], fill, "right", model.device)
     moved = [(row, range(place.start - prefix, place.stop - prefix)) for row, place in spans]
-    return _logits_at(model, inputs, moved, {"past_key_values": cache, "use_cache": True})
+    return _logits_at(model, inputs, moved, {cache_argument(model): cache, "use_cache": True})
 
 
 def _logits_at(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from .inference import keeps_prefixes, logits_at, score_tokens
+from .inference import cache_argument, logits_at, score_tokens
 from .prefixes import Unit, prefix_units, sharing_groups, unit_batches
 
 Pair = tuple[list[int], list[int]]
@@ -31,7 +31,7 @@ def score_pairs(
     groups = sharing_groups(inputs)
     hosts = list(groups)
     sequences = [inputs[host] for host in hosts]
-    if share_prefixes and keeps_prefixes(model):
+    if share_prefixes and cache_argument(model):
         units = prefix_units(sequences, [min(wanted[index].start for index in groups[host]) for host in hosts])
     else:
         units = [Unit((place,), 0, len(tokens)) for place, tokens in enumerate(sequences)]

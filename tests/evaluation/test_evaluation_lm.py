@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 
@@ -12,9 +13,11 @@ from lm_eval.api.registry import get_model
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from oracle_models import MAX_POSITIONS, OracleConfig, UniformModel, train_tokenizer
+from transformers import MambaConfig, MambaForCausalLM
+from transformers.utils import ModelOutput
 
 from hwh_core.evaluation.errors import EvaluationError
-from hwh_core.evaluation.inference import token_batches
+from hwh_core.evaluation.inference import cache_argument, token_batches
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.prefixes import prefix_units, sharing_groups, unit_batches
 from hwh_core.evaluation.rows import TASKS, load_task_rows
@@ -127,6 +130,38 @@ def test_sequences_share_a_pass_with_what_continues_them():
         6: [3, 6],
         7: [7],
     }
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_model_of_the_library_computes_shared_beginnings_once(name, tiny_llama, tokenizer, prose, monkeypatch):
+    """Under both names that the library has had for the cache, in arguments and in outputs."""
+    pairs = [(prose[0][:400], answer) for answer in (" yes", " no, it rests", " the mill and more")]
+    separate = HwHLM(tiny_llama, tokenizer, share_prefixes=False).loglikelihood(requests("loglikelihood", *pairs))
+    sizes = []
+    forward = type(tiny_llama).forward
+    own = "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+
+    def renamed(self, input_ids, use_cache=None, logits_to_keep=0, **options):
+        sizes.append(input_ids.numel())
+        found = forward(self, input_ids, use_cache=use_cache, logits_to_keep=logits_to_keep, **{own: options.get(name)})
+        return ModelOutput({"logits": found.logits, name: found.get(own)})
+
+    with_cache = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+    others = [p for key, p in inspect.signature(renamed).parameters.items() if key != "options"]
+    renamed.__signature__ = inspect.Signature([*others, with_cache])
+    monkeypatch.setattr(type(tiny_llama), "forward", renamed)
+    assert cache_argument(tiny_llama) == name
+    shared = HwHLM(tiny_llama, tokenizer).loglikelihood(requests("loglikelihood", *pairs))
+    assert [value for value, _ in shared] == pytest.approx([value for value, _ in separate], abs=1e-4)
+    question = len(tokenizer.encode(prose[0][:400], add_special_tokens=False))
+    assert len(sizes) == 2
+    assert sum(sizes) < 2 * question
+
+
+def test_recurrent_models_of_the_library_share_nothing():
+    """Their cache is made to be continued token by token."""
+    model = MambaForCausalLM(MambaConfig(vocab_size=16, hidden_size=8, state_size=4, num_hidden_layers=1))
+    assert cache_argument(model) is None
 
 
 def test_a_prompt_over_the_limit_is_an_error_naming_task_and_row(tiny_llama, tokenizer):

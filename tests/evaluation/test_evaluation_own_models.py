@@ -82,7 +82,7 @@ def test_what_answers_have_in_common_is_computed_once_and_changes_no_score(own_m
 
     @functools.wraps(forward)
     def watched(self, input_ids, **options):
-        lengths.append((input_ids.shape[0], input_ids.numel(), options.get("past_key_values") is not None))
+        lengths.append((input_ids.shape[0], input_ids.numel(), options.get("cache") is not None))
         return forward(self, input_ids, **options)
 
     # Small batches: several of them, some with one question and some with more.
