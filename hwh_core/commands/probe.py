@@ -1,7 +1,8 @@
-"""The analysis of the paper for your own model: RFIS, RPD, QRscore and LDscore of all heads, head classes, bands.
+"""The analysis of the paper for your own model: RFIS, RPD, QRscore, LDscore of all heads, head classes, bands, norms.
 
 MODEL is a Hugging Face folder (safetensors and tokenizer), a .gguf file, or owner/name@<commit> on the hub.
-Writes probe.npz, behavior.npz, heads.csv and bands.json. Killed, the same command goes on after the finished samples.
+Writes probe.npz, behavior.npz, norms.npz, heads.csv and bands.json. Killed, the same command goes on after the
+finished samples.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 LENGTH = 8192
 SAMPLES = "samples"
-FILES = ("probe.npz", "behavior.npz", "heads.csv", "bands.json")
+ARRAYS = ("probe.npz", "behavior.npz", "norms.npz")
+TABLES = ("heads.csv", "bands.json")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         "among other contexts), nq, longmemeval (from the hub, or with :FILE in their layout), text:FILE ... (without "
         "evidence: no QRscore)",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, required=True, help=f"folder of {', '.join(FILES)}")
+    parser.add_argument("--out", type=Path, required=True, help=f"folder of {', '.join((*ARRAYS, *TABLES))}")
     parser.add_argument("--num-samples", type=int, default=100, help="default: 100, as in the paper")
     parser.add_argument("--length", type=int, help=f"tokens of a sample (default: {LENGTH}, or what the model takes)")
     parser.add_argument("--queries", type=int, default=128, help="last positions measured (default: 128)")
@@ -118,14 +120,13 @@ def _run(args: argparse.Namespace) -> int:
     elif _is_finished(args.out, settings):
         print(f"{args.out}: holds this probe already")
         return 0
+    name = _name(args.model)
     result = probe_model(
         model, tokenizer, examples, args.queries, behavior, args.backend, resume=unfinished, progress=True
-    ).describe({"seed": args.seed, **about}, {"seed": args.seed, **about})  # fmt: skip
-    name = _name(args.model)
-    result = result.describe({"model": name, "title": name}, {"model": name})
+    ).describe(seed=args.seed, **about, model=name, title=name)  # fmt: skip
     result.save(args.out)
     options = {key: value if isinstance(value, (int, list)) else str(value) for key, value in vars(args).items()}
-    for file in ("probe.npz", "behavior.npz"):
+    for file in ARRAYS:
         write_manifest(
             args.out / file, inputs=list(source.files), settings=options, seed=args.seed, started=started,
             extra={"backend": result.maps.description["backend"]},
@@ -133,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
     _print_maps(args.out, result)
     if result.maps.every_layer_has_all_heads():
         settings = Settings(model=Model(name=name, title=name), band=BandConfig(), seed=args.seed)
-        print(summary(describe_heads(settings, *(args.out / file for file in FILES))))
+        print(summary(describe_heads(settings, *(args.out / file for file in (*ARRAYS[:2], *TABLES)))))
     else:
         print("no heads.csv and bands.json: the layers of this model hold different numbers of heads")
     remove(unfinished)

@@ -1,4 +1,4 @@
-"""The analysis of one model in one go: RFIS, RPD, QRscore and LDscore of the same samples, resumable by sample."""
+"""The analysis of one model in one go: RFIS, RPD, QRscore, LDscore and norms of q and k, resumable by sample."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from .contexts import Example
 from .errors import ProbeError
 from .maps import ProbeMaps, join_maps
 from .measure import MapCollector, check_vocabulary, collectors_for, sample_ids
+from .norms import NormCollector, Norms, join_norms
 from .pretrained import training_length
-from .resume import FinishedSamples, prompts_fingerprint, weights_fingerprint
+from .resume import PARTS, FinishedSamples, Sample, prompts_fingerprint
+from .weights import check_weights, weights_fingerprint
 
 NUM_QUERIES = 128
 
@@ -47,11 +49,12 @@ class BehaviorSettings:
 
 
 class ProbeResult(Mapping[str, np.ndarray]):
-    """All arrays of a probe by their names: those of ``maps`` (probe.npz) and those of ``behavior`` (behavior.npz)."""
+    """All arrays by their names: of ``maps`` (probe.npz), ``behavior`` (behavior.npz) and ``norms`` (norms.npz)."""
 
-    def __init__(self, maps: ProbeMaps, behavior: BehaviorScores) -> None:
-        self.maps, self.behavior = maps, behavior
+    def __init__(self, maps: ProbeMaps, behavior: BehaviorScores, norms: Norms) -> None:
+        self.maps, self.behavior, self.norms = maps, behavior, norms
         self._arrays = maps.arrays() | behavior.arrays()
+        self._arrays |= {name: getattr(norms, name) for name in ("q_norm", "k_norm", "scaling")}
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -62,17 +65,15 @@ class ProbeResult(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def describe(self, maps: dict[str, Any], behavior: dict[str, Any]) -> ProbeResult:
-        """The same result with more in its two descriptions."""
-        return ProbeResult(
-            replace(self.maps, description=self.maps.description | maps),
-            replace(self.behavior, description=self.behavior.description | behavior),
-        )
+    def describe(self, **about: Any) -> ProbeResult:
+        """The same result with more in its descriptions."""
+        parts = (self.maps, self.behavior, self.norms)
+        return ProbeResult(*(replace(part, description=part.description | about) for part in parts))
 
     def save(self, folder: str | Path) -> None:
-        """Write probe.npz, probe.json, behavior.npz and behavior.json below ``folder``."""
-        self.maps.save(Path(folder) / "probe.npz")
-        self.behavior.save(Path(folder) / "behavior.npz")
+        """Write probe.npz, behavior.npz and norms.npz below ``folder``, each with its .json."""
+        for name, part in zip(PARTS, (self.maps, self.behavior, self.norms), strict=True):
+            part.save(Path(folder) / name)
 
 
 def as_examples(samples: Any, tokenizer: Any) -> list[Example]:
@@ -113,13 +114,14 @@ def probe_model(
     resume: str | Path | None = None,
     progress: bool = True,
 ) -> ProbeResult:
-    """RFIS, RPD, QRscore and LDscore of all heads over the last ``num_queries`` positions of every sample.
+    """RFIS, RPD, QRscore, LDscore and norms of q and k of all heads over the last ``num_queries`` positions.
 
     ``samples`` are :class:`~hwh_core.probes.contexts.Example` with gold evidence, or texts for ``tokenizer`` or token
     ids [n, T] without any: their QRscore is NaN. All are equally long. Returns named arrays: ``rfis`` and ``rpd``
     [sample, layer, head, frequency], ``inv_freq`` [frequency] in radians a token as the loaded model holds it,
     ``null``, ``sample_weight``, ``layer_index``, ``qr`` and ``qr_calibrated`` [sample, layer, head], ``ld``
-    [sample, layer, head, window, sink], ``windows``, ``sinks``.
+    [sample, layer, head, window, sink], ``windows``, ``sinks``, ``q_norm`` and ``k_norm`` [sample, layer, head,
+    frequency] and ``scaling`` [layer], whose product bounds what a frequency adds to a logit.
 
     With a folder ``resume`` every finished sample is kept there, and the same call given again goes on after them. One
     layer's q and k are held at a time.
@@ -130,6 +132,7 @@ def probe_model(
     examples = as_examples(samples, tokenizer)
     for example in examples:
         check_vocabulary(model, torch.tensor([*example.prompt(), *example.null_question]))
+    check_weights(model)
     settings = run_settings(model, examples, num_queries, behavior)
     finished = None if resume is None else FinishedSamples(Path(resume), settings)
     if finished is not None and (count := finished.count(len(examples))):
@@ -142,31 +145,31 @@ def probe_model(
         if part is None:
             part = _probe_one(model, example, num_queries, behavior, next(collectors))
             if finished is not None:
-                finished.save(index, *part)
+                finished.save(index, part)
         parts.append(part)
-    result = ProbeResult(join_maps([maps for maps, _ in parts]), join_scores([scores for _, scores in parts]))
-    return result.describe(
-        {"settings": settings, "training_length": training_length(model)},
-        {
-            "length": settings["length"],
-            "default_window": behavior.default_window,
-            "default_sinks": behavior.default_sinks,
-        },
+    maps, scores, norms = zip(*parts, strict=True)
+    maps, scores = join_maps(maps), join_scores(scores)
+    about = {"settings": settings, "training_length": training_length(model)}
+    defaults = {"default_window": behavior.default_window, "default_sinks": behavior.default_sinks}
+    return ProbeResult(
+        replace(maps, description=maps.description | about),
+        replace(scores, description=scores.description | {"length": settings["length"], **defaults}),
+        join_norms(norms, {"length": settings["length"], "num_queries": num_queries}),
     )
 
 
 def _probe_one(
     model: torch.nn.Module, example: Example, num_queries: int, behavior: BehaviorSettings, maps: MapCollector
-) -> tuple[ProbeMaps, BehaviorScores]:
-    """One forward pass for maps and raw scores, and one for the calibration where there is evidence."""
+) -> Sample:
+    """One forward pass for maps, norms and raw scores, and one for the calibration where there is evidence."""
     started = time.monotonic()
-    scores = BehaviorCollector(example, behavior.windows, behavior.sinks)
+    scores, norms = BehaviorCollector(example, behavior.windows, behavior.sinks), NormCollector()
 
-    def both(layer: LayerCapture) -> None:
-        maps.add(layer)
-        scores.add(layer)
+    def measure(layer: LayerCapture) -> None:
+        for collector in (maps, norms, scores):
+            collector.add(layer)
 
     prompt = example.prompt()
-    stream_layers(model, torch.tensor([prompt]), num_queries, both, maps.nope)
+    stream_layers(model, torch.tensor([prompt]), num_queries, measure, maps.nope)
     measured = maps.maps(model, len(prompt), num_queries, time.monotonic() - started)
-    return measured, scores.scores(model, num_queries, behavior.calibrate, maps.nope)
+    return measured, scores.scores(model, num_queries, behavior.calibrate, maps.nope), norms.norms()

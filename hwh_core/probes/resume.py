@@ -8,27 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..files import atomic_directory, read_json, remove_at_once, write_json
 from .behavior import BehaviorScores
 from .errors import ProbeError
 from .maps import ProbeMaps
+from .norms import Norms
 
-SETTINGS, MAPS, SCORES = "settings.json", "probe.npz", "behavior.npz"
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def weights_fingerprint(model: torch.nn.Module) -> str:
-    """What tells one model from another, wherever it was loaded from: its config, and a checksum of every tensor.
-
-    Sums of raw bits are exact and the same on every device, and take no second copy of the weights.
-    """
-    lines = [json.dumps(model.config.to_diff_dict(), sort_keys=True, default=str)]
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        total = tensor.detach().contiguous().view(BITS[tensor.element_size()]).sum(dtype=torch.int64).item()
-        lines.append(f"{name} {tuple(tensor.shape)} {tensor.dtype} {total}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+SETTINGS = "settings.json"
+PARTS = {"probe.npz": ProbeMaps, "behavior.npz": BehaviorScores, "norms.npz": Norms}
+Sample = tuple[ProbeMaps, BehaviorScores, Norms]
 
 
 def prompts_fingerprint(prompts: Iterable[Any]) -> str:
@@ -37,7 +25,7 @@ def prompts_fingerprint(prompts: Iterable[Any]) -> str:
 
 
 class FinishedSamples:
-    """Maps and scores of single samples below ``folder``, each written as a whole.
+    """Maps, scores and norms of single samples below ``folder``, each written as a whole.
 
     ``settings`` are all that decides the results. Raises :class:`ProbeError` where the folder was begun with others.
     """
@@ -57,16 +45,16 @@ class FinishedSamples:
         """Folder of one sample."""
         return self.folder / f"{index:05d}"
 
-    def load(self, index: int) -> tuple[ProbeMaps, BehaviorScores] | None:
+    def load(self, index: int) -> Sample | None:
         """A finished sample, or None."""
         path = self.path(index)
-        return (ProbeMaps.load(path / MAPS), BehaviorScores.load(path / SCORES)) if path.is_dir() else None
+        return tuple(kind.load(path / name) for name, kind in PARTS.items()) if path.is_dir() else None
 
-    def save(self, index: int, maps: ProbeMaps, scores: BehaviorScores) -> None:
+    def save(self, index: int, sample: Sample) -> None:
         """Keep one finished sample."""
         with atomic_directory(self.path(index)) as folder:
-            maps.save(folder / MAPS)
-            scores.save(folder / SCORES)
+            for name, part in zip(PARTS, sample, strict=True):
+                part.save(folder / name)
 
     def count(self, total: int) -> int:
         """How many of ``total`` samples are finished."""

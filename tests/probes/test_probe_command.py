@@ -21,6 +21,8 @@ from hwh_core.probes.behavior import behavior_scores
 from hwh_core.probes.capture import stream_layers
 from hwh_core.probes.errors import ProbeError
 from hwh_core.probes.measure import measure_maps
+from hwh_core.probes.norms import ARRAYS as NORM_ARRAYS
+from hwh_core.probes.norms import measure_norms
 from hwh_core.probes.pretrained import load_model, load_tokenizer
 from hwh_core.probes.samples import Source, take_samples
 from hwh_core.scripting import UserError
@@ -42,7 +44,7 @@ def run(*arguments) -> int:
 
 def arrays(folder):
     found = {}
-    for name in ("probe.npz", "behavior.npz"):
+    for name in ("probe.npz", "behavior.npz", "norms.npz"):
         with np.load(folder / name) as file:
             found |= {key: file[key] for key in file.files}
     return found
@@ -54,17 +56,20 @@ def test_one_command_writes_maps_scores_and_classes(random_llama, questions, tmp
     printed = capsys.readouterr().out
     assert "layer   1: RPD is highest at frequency" in printed
     assert "heads {'retrieval':" in printed
-    names = {"probe.npz", "behavior.npz", "heads.csv", "bands.json"}
+    names = {"probe.npz", "behavior.npz", "norms.npz", "heads.csv", "bands.json"}
     assert {p.name for p in out.iterdir()} == names | {f"{n}.manifest.json" for n in names} | {
-        "probe.json", "behavior.json", "heads.parquet",
+        "probe.json", "behavior.json", "norms.json", "heads.parquet",
     }  # fmt: skip
     # The same as each part on its own.
     model, tokenizer = load_model(random_llama), load_tokenizer(random_llama)
     examples, _ = take_samples(Source("squad", (questions,)), tokenizer, 160, 3, 0)
-    maps = measure_maps(model, None, [example.prompt() for example in examples], 8, progress=False)
+    prompts = np.array([example.prompt() for example in examples])
+    maps = measure_maps(model, None, prompts, 8, progress=False)
+    norms = measure_norms(model, prompts, 8, progress=False)
     scores = behavior_scores(model, examples, 8, [8, 16], [1, 4], progress=False)
     found = arrays(out)
-    for name, value in (maps.arrays() | scores.arrays()).items():
+    norm_arrays = {name: getattr(norms, name) for name in NORM_ARRAYS}
+    for name, value in (maps.arrays() | scores.arrays() | norm_arrays).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-7, err_msg=name)
     heads = pd.read_csv(out / "heads.csv")
     assert len(heads) == 2 * 6
@@ -180,7 +185,9 @@ def test_our_own_models_are_probed(corpus, questions, tmp_path):
         tokenizer.save_pretrained(tmp_path / name)
         out = tmp_path / f"{name}_out"
         assert run(tmp_path / name, "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
-        assert np.isfinite(arrays(out)["qr"]).any()
+        found = arrays(out)
+        assert np.isfinite(found["qr"]).any()
+        np.testing.assert_array_equal(np.isnan(found["q_norm"]), np.isnan(found["rpd"]))
         assert (out / "heads.csv").is_file() == (name == "controlled")
 
 
@@ -214,6 +221,19 @@ def test_models_that_are_not_there_are_named(questions, tmp_path, monkeypatch, m
         run(model, "--samples", "ruler", "--out", tmp_path / "out")
 
 
+@pytest.mark.parametrize("tensor", ["model.layers.1.self_attn.q_proj.weight", "model.norm.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(random_llama, questions, tmp_path, tensor, value):
+    model, tokenizer = load_model(random_llama), load_tokenizer(random_llama)
+    with torch.no_grad():
+        model.get_parameter(tensor).view(-1)[3] = value
+    for one in (model, tokenizer):
+        one.save_pretrained(tmp_path / "broken")
+    with pytest.raises(UserError, match=rf"1 of \d+ weights in {tensor} are NaN or infinite"):
+        run(tmp_path / "broken", "--samples", f"squad:{questions}", "--out", tmp_path / "out", *SMALL)
+    assert not (tmp_path / "out").exists()
+
+
 def test_half_precision_keeps_the_models_type(random_llama, questions, tmp_path):
     out = tmp_path / "out"
     assert run(random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL, "--dtype", "bfloat16") == 0
@@ -231,7 +251,7 @@ def test_the_function_is_the_command(random_llama, questions, tmp_path):
     result = hwh_core.probe_model(model, tokenizer, examples, 8, settings, progress=False)
     assert set(result) == {
         "rfis", "rpd", "inv_freq", "null", "sample_weight", "layer_index", "qr", "qr_calibrated", "ld", "windows",
-        "sinks",
+        "sinks", "q_norm", "k_norm", "scaling",
     }  # fmt: skip
     assert result["rpd"].shape == (3, 2, 6, 4)
     run(random_llama, "--samples", f"squad:{questions}", "--out", tmp_path / "out", *SMALL)
