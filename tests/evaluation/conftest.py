@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,30 @@ def rows_folder() -> Path:
 def prose() -> list[str]:
     """Made-up articles, several thousand words."""
     return prose_texts()
+
+
+@pytest.fixture(scope="session")
+def haystack(prose: list[str]) -> Any:
+    """The made-up articles to hide needles in."""
+    from hwh_core.evaluation.haystacks import prose_haystack
+
+    return prose_haystack(prose, "made-up prose")
+
+
+@pytest.fixture(scope="session")
+def punkt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder with a sentence splitter in NLTK's layout: so nothing is downloaded, and both sides use the same."""
+    import nltk
+
+    folder = tmp_path_factory.mktemp("nltk") / "tokenizers" / "punkt_tab" / "english"
+    folder.mkdir(parents=True)
+    (folder / "abbrev_types.txt").write_text("dr\nst\n")
+    (folder / "collocations.tab").write_text("st\tmartin\n")
+    (folder / "sent_starters.txt").write_text("the\n")
+    (folder / "ortho_context.tab").write_text("the\t46\n")
+    nltk.data.path.insert(0, str(folder.parents[2]))
+    yield
+    nltk.data.path.remove(str(folder.parents[2]))
 
 
 @pytest.fixture(scope="session")

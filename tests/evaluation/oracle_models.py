@@ -91,12 +91,17 @@ class CopyModel(PreTrainedModel, GenerationMixin):
         self.unused = torch.nn.Parameter(torch.zeros(1))
         self.tokenizer = tokenizer
 
-    def next_token(self, tokens: list[int]) -> int:
-        """The next token of the answer, or the end token where a needle is not in sight or the answer is complete."""
+    def next_token(self, tokens: list[int]) -> int | None:
+        """The next token of the answer, or the end token where a needle is not in sight or the answer is complete.
+
+        None where nothing has been asked yet.
+        """
         visible = tokens if self.config.window is None else tokens[-self.config.window :]
         text = self.tokenizer.decode(visible, skip_special_tokens=True)
         question = _QUESTION.findall(text)
-        keys = re.split(", and |, ", question[-1]) if question else []
+        if not question:
+            return None
+        keys = re.split(", and |, ", question[-1])
         values = [value for key in keys for found, value in _NEEDLE.findall(text) if found == key]
         if not values:
             return self.tokenizer.eos_token_id
@@ -111,12 +116,22 @@ class CopyModel(PreTrainedModel, GenerationMixin):
         width = input_ids.shape[1]
         kept = logits_to_keep or width
         logits = torch.zeros(len(input_ids), kept, self.config.vocab_size)
+        logits[..., self.tokenizer.eos_token_id] = 1.0
         for row, tokens in enumerate(input_ids.tolist()):
-            for place, end in enumerate(range(width - kept + 1, width + 1)):
-                logits[row, place, self.next_token(tokens[:end])] = 10.0
+            # From the last one back to the question, before which there is nothing to say.
+            for back in range(1, kept + 1):
+                token = self.next_token(tokens[: width + 1 - back])
+                if token is None:
+                    break
+                logits[row, -back, token] = 10.0
         return CausalLMOutput(logits=logits)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any
     ) -> dict[str, Any]:
         return {"input_ids": input_ids, "logits_to_keep": 1}
+
+
+def copy_model(tokenizer: Any, window: int | None = None) -> CopyModel:
+    """One that reads and writes with ``tokenizer`` and sees ``window`` tokens."""
+    return CopyModel(OracleConfig(vocab_size=len(tokenizer), window=window), tokenizer)

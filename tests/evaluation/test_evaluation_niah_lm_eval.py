@@ -23,22 +23,6 @@ NOUNS = ["eyes", "gate", "harbour", "ear", "fox", "mill", "fence", "abbot"]
 
 
 @pytest.fixture(scope="module")
-def punkt(tmp_path_factory):
-    """A folder with a sentence splitter in NLTK's layout: so nothing is downloaded, and both sides use the same."""
-    import nltk
-
-    folder = tmp_path_factory.mktemp("nltk") / "tokenizers" / "punkt_tab" / "english"
-    folder.mkdir(parents=True)
-    (folder / "abbrev_types.txt").write_text("dr\nst\n")
-    (folder / "collocations.tab").write_text("st\tmartin\n")
-    (folder / "sent_starters.txt").write_text("the\n")
-    (folder / "ortho_context.tab").write_text("the\t46\n")
-    nltk.data.path.insert(0, str(folder.parents[2]))
-    yield
-    nltk.data.path.remove(str(folder.parents[2]))
-
-
-@pytest.fixture(scope="module")
 def theirs(punkt):
     """lm-eval's generator, imported with short lists of words (its own list of keys takes half a gigabyte)."""
     import wonderwords
