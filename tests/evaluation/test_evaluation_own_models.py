@@ -8,32 +8,49 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 
+from hwh_core.architectures import ARCHITECTURES, layers_of_shape
+from hwh_core.config import ArchitectureVariant, ModelShape, VariedShape
 from hwh_core.evaluation.haystacks import prose_haystack
 from hwh_core.evaluation.inference import generate_greedy, load_model, position_limit
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.niah import NiahGenerator
 from hwh_core.evaluation.niah_scoring import score_samples
+from hwh_core.modeling import build_model
 
 TRAINING_LENGTH = 64
+# Of 8 layers, from which on all architectures differ; windows are shorter than the prompts.
 SHAPE = {
-    "num_layers": 4,
+    "num_layers": 8,
     "hidden_size": 64,
     "intermediate_size": 96,
     "attention_head_dim": 8,
     "gdn_head_dim": 8,
     "gate": True,
+    "sliding_window": 24,
     "initializer_range": 0.2,
 }
+# Architectures as a preset may vary them: another recurrence, windows alone, key heads that query heads share.
+VARIANTS = [
+    ArchitectureVariant(name="delta", base="hwh_std", recurrence="deltanet"),
+    ArchitectureVariant(name="windows", base="hwh_swa", full_attention_fractions=[0] * 8),
+    ArchitectureVariant(
+        name="shared", base="hwh_swa_r", full_attention_fractions=[0.25] * 8,
+        full_attention_queries_per_key=2, sliding_window_queries_per_key=2,
+    ),
+]  # fmt: skip
+SHAPES = {name: ModelShape(**SHAPE) for name in ARCHITECTURES}
+SHAPES |= {variant.name: VariedShape(**SHAPE, variant=variant) for variant in VARIANTS}
 
 
-@pytest.fixture(scope="module", params=["transformer", "gdn", "inter", "hwh_std", "hwh_std_r", "hwh_swa"])
+def test_every_architecture_is_another():
+    layers = [str(layers_of_shape(shape.model_dump(), name)) for name, shape in SHAPES.items()]
+    assert len(set(layers)) == len(layers) == len(ARCHITECTURES) + len(VARIANTS)
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
 def own_model(request, tokenizer, tmp_path_factory):
-    from hwh_core.config import ModelShape
-    from hwh_core.modeling import build_model
-
-    shape = ModelShape.model_validate(SHAPE).model_dump()
     model = build_model(
-        shape,
+        SHAPES[request.param].model_dump(),
         request.param,
         rope_theta=10000.0,
         qk_norm=True,
