@@ -68,16 +68,20 @@ def test_every_parameter_gets_a_gradient(variant_model, tokens):
         assert parameter.grad.abs().max() > 0, name
 
 
-def delta_rule(q, k, v, beta):
-    """DeltaNet by its definition, one head and one token at a time: S += beta k (v - S^T k)^T, o = S^T q."""
+def delta_rule(q, k, v, beta, decay):
+    """One head and token at a time: S_t = decay_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T and o_t = S_t q_t.
+
+    As the papers write it: DeltaNet (arXiv 2406.06484) with a decay of 1, Gated DeltaNet (arXiv 2412.06464) with one.
+    """
     output = torch.zeros_like(v)
     for batch in range(q.shape[0]):
         for head in range(q.shape[2]):
-            state = q.new_zeros(q.shape[3], v.shape[3])
+            state = q.new_zeros(v.shape[3], q.shape[3])
             for t in range(q.shape[1]):
-                key = k[batch, t, head]
-                state = state + beta[batch, t, head] * torch.outer(key, v[batch, t, head] - state.T @ key)
-                output[batch, t, head] = state.T @ q[batch, t, head]
+                key, strength = k[batch, t, head], beta[batch, t, head]
+                kept = torch.eye(len(key), dtype=q.dtype) - strength * torch.outer(key, key)
+                state = decay[batch, t, head] * state @ kept + strength * torch.outer(v[batch, t, head], key)
+                output[batch, t, head] = state @ q[batch, t, head]
     return output
 
 
@@ -89,11 +93,60 @@ def test_deltanet_is_the_delta_rule_forwards_and_backwards(length):
     beta = torch.rand(2, length, 2, generator=generator).double().requires_grad_()
     weight = torch.randn(2, length, 2, 8, generator=generator).double()
     ours, _ = group._delta_rule(q, k, v, torch.zeros_like(beta), beta, None)
-    expected = delta_rule(l2_normalize(q) * group.scaling, l2_normalize(k), v, beta)
+    expected = delta_rule(l2_normalize(q) * group.scaling, l2_normalize(k), v, beta, torch.ones_like(beta))
     assert (ours - expected).abs().max() < 1e-10
     gradients = torch.autograd.grad((ours * weight).sum(), (q, k, v, beta))
     for one, other in zip(gradients, torch.autograd.grad((expected * weight).sum(), (q, k, v, beta)), strict=True):
         assert (one - other).abs().max() < 1e-9
+
+
+def head_group_by_its_definition(group, x):
+    """Output of a recurrent head group for hidden states [B, T, hidden_size], all written out."""
+
+    def silu(y):
+        return y / (1 + (-y).exp())
+
+    def convolved(projection, convolution):
+        taps = convolution.weight[:, 0]
+        y = projection(x)
+        padded = torch.cat((y.new_zeros(y.shape[0], taps.shape[1] - 1, y.shape[2]), y), dim=1)
+        windows = torch.stack([padded[:, t : t + taps.shape[1]] for t in range(y.shape[1])], dim=1)
+        return silu((windows * taps.T).sum(2)).unflatten(-1, (group.num_heads, group.head_dim))
+
+    def unit(y):
+        return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+    q = unit(convolved(group.q_proj, group.q_conv1d)) / group.head_dim**0.5
+    k, v = unit(convolved(group.k_proj, group.k_conv1d)), convolved(group.v_proj, group.v_conv1d)
+    beta = 1 / (1 + (-group.b_proj(x)).exp())
+    decay = torch.ones_like(beta)
+    if group.a_proj is not None:
+        decay = (-group.A_log.exp() * (1 + (group.a_proj(x) + group.dt_bias).exp()).log()).exp()
+    read = delta_rule(q, k, v, beta, decay)
+    normed = read / (read.square().mean(-1, keepdim=True) + 1e-6).sqrt() * group.o_norm.weight
+    return normed.flatten(2) * silu(group.g_proj(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("delta", varied("delta")), ("delta_alone", varied("delta_alone")), ("gdn", SHAPE.model_dump())]
+)
+def test_recurrent_head_groups_are_their_definition_forwards_and_backwards(name, shape):
+    """With convolutions, norms and gate; in float64, but that the group has write strength and decay in float32."""
+    model = build_model(shape, name, 10000.0, True, 64, 61, 0).double()
+    group = next(group for group in model.model.layers[1].mixer.groups if isinstance(group, GatedDeltaNetGroup))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in group.parameters():
+            parameter.normal_(std=0.3, generator=generator)
+        if group.dt_bias is not None:
+            group.dt_bias -= 4  # Slow enough a decay for the state to matter from one chunk to the next.
+    x, weight = (torch.randn(2, 70, size, generator=generator).double() for size in (64, group.group.width))
+    wanted = (x.requires_grad_(), *group.parameters())
+    ours, expected = group(x, padding=None, state=None), head_group_by_its_definition(group, x)
+    assert (ours - expected).abs().max() < 1e-6 * expected.abs().max()
+    gradients = (torch.autograd.grad((output * weight).sum(), wanted) for output in (ours, expected))
+    for one, other in zip(*gradients, strict=True):
+        assert (one - other).abs().max() < 1e-5 * other.abs().max()
 
 
 def test_deltanet_has_no_parameter_of_a_decay():
