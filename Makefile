@@ -23,6 +23,8 @@ PLATFORM ?= manylinux_2_28_x86_64
 PART_MIB ?= 60
 WITHOUT ?= torch
 OUTPUT ?= build/bundle-$(PRESET)
+# Empty: all data of the preset.
+TARGETS ?=
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
@@ -148,9 +150,10 @@ format: setup-dev  ## write the code in the project's form
 doctor: setup  ## what this machine offers and what each preset would miss
 	@$(BIN)/hwh doctor
 
-bundle: $(VENV)/.installed-run  ## pack code, data and wheels for a machine without network (PRESET PYTHON_VERSION PLATFORM EXTRAS WITHOUT PART_MIB OUTPUT)
+bundle: $(VENV)/.installed-run  ## pack code, data and wheels for a machine without network (PRESET TARGETS PYTHON_VERSION PLATFORM EXTRAS WITHOUT PART_MIB OUTPUT)
 	$(RUN) $(BIN)/python -m bundle.pack --preset $(PRESET) --python-version $(PYTHON_VERSION) --platform $(PLATFORM) \
-	  --cores $(CORES) --part-mib $(PART_MIB) --output $(OUTPUT) --without $(WITHOUT) --extras $(EXTRAS) $(BUNDLE_ARGS)
+	  --cores $(CORES) --part-mib $(PART_MIB) --output $(OUTPUT) --without $(WITHOUT) --extras $(EXTRAS) \
+	  --targets $(TARGETS) $(BUNDLE_ARGS)
 
 pins: setup-dev  ## resolve requirements/*.in anew, keeping versions that stand (UPDATE="--upgrade NAME")
 	$(BIN)/python requirements/update.py $(UPDATE)

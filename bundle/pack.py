@@ -43,7 +43,7 @@ def preset_file(preset: str) -> str:
 
 
 def data_targets(preset: Any) -> list[str]:
-    """What Snakemake makes before packing: downloads, evaluation rows, documents, tokenizers and token stores.
+    """What Snakemake makes before packing: downloads, rows, documents, tokenizers, token stores and needle prompts.
 
     Models with random weights (tests) need no network and are made on the other machine.
     """
@@ -52,7 +52,11 @@ def data_targets(preset: Any) -> list[str]:
         for tokenizer in preset.tokenizers
         for split in ("train", "held_out")
     ]
-    return ["fetch", *stores]
+    prompts = [
+        f"results/{preset.preset}/data/{tokenizer}/niah_prompts/niah.parquet"
+        for tokenizer in sorted({scale.tokenizer for scale in preset.hwh.scales})
+    ]
+    return ["fetch", *stores, *prompts]
 
 
 def _snakemake(config: str, *arguments: str, capture: bool = False) -> str:
@@ -72,26 +76,36 @@ def made_files(summary: str) -> list[str]:
     return [line.split("\t")[0] for line in lines[start + 1 :] if "\t" in line]
 
 
-def data_files(root: Path, preset: Any, outputs: Sequence[str]) -> list[str]:
+def needed_files(plan: str) -> list[str]:
+    """Paths that the jobs of a plan read, in what ``snakemake --dry-run`` prints; some are made by other jobs of it."""
+    lines = [match[1] for match in re.finditer(r"^ +input: (.+)$", plan, re.MULTILINE)]
+    return sorted({path for line in lines for path in line.split(", ")})
+
+
+def data_files(root: Path, preset: Any, outputs: Sequence[str], with_sources: bool = True) -> list[str]:
     """Relative paths of the data to pack: what ``outputs`` stand for, with the undeclared files beside them.
 
-    A model or a set of rows is known to Snakemake by one file of its folder; a source is one file with its manifest.
-    Files that a source names and that git does not know come along. Raises :class:`BundleError` for a missing output.
+    A model or a set of rows is known to Snakemake by one file of its folder; a source, or the documents of
+    a split, by one file with its manifest. ``with_sources``: files that a source names and that git does not know come
+    along. Raises :class:`BundleError` for a missing output.
     """
     found: set[Path] = set()
     for output in outputs:
         path = root / output
         if not path.is_file():
             raise BundleError(f"{output} is missing; pack without --no-make, so that Snakemake makes it")
-        if path.parent == root / "resources" / "sources":
+        if path.parent == root / "resources" / "sources" or path.parent.name == "documents":
             found.update(path.parent.glob(glob.escape(path.name) + "*"))
         else:
             found.update(path.parent.rglob("*"))
     tracked = set(git(root, "ls-files", "-z").split("\0"))
     for source in preset.data.sources:
-        if source.kind == "files":
-            for pattern in source.paths:
-                found.update(path for path in root.glob(pattern) if path.relative_to(root).as_posix() not in tracked)
+        if source.kind == "files" and with_sources:
+            for pattern in source.patterns():
+                paths = map(Path, glob.glob(str(root / pattern), recursive=True))
+                # Files elsewhere on this machine stay behind: what was made of them is packed.
+                inside = [path for path in paths if path.is_relative_to(root)]
+                found.update(path for path in inside if path.relative_to(root).as_posix() not in tracked)
     return sorted(
         path.relative_to(root).as_posix()
         for path in found
@@ -135,7 +149,11 @@ def pack(arguments: argparse.Namespace) -> dict[str, Any]:
     targets = data_targets(preset)
     if arguments.make:
         _snakemake(config, "--cores", arguments.cores, *targets)
-    data = data_files(ROOT, preset, made_files(_snakemake(config, "--summary", *targets, capture=True)))
+    made = made_files(_snakemake(config, "--summary", *targets, capture=True))
+    if arguments.targets:
+        needed = set(needed_files(_snakemake(config, "--dry-run", *arguments.targets, capture=True)))
+        made = [path for path in made if path in needed]
+    data = data_files(ROOT, preset, made, with_sources=not arguments.targets)
     pins = read_pins(ROOT / "requirements", ["run", *arguments.extras])
     others, torch = split_torch(pins)
     output = arguments.output
@@ -163,6 +181,7 @@ def pack(arguments: argparse.Namespace) -> dict[str, Any]:
             "python": arguments.python_version,
             "platform": arguments.platform,
             "extras": arguments.extras,
+            "targets": arguments.targets,
             "requirements": others,
             "torch": torch,
             "commit": git(ROOT, "rev-parse", "HEAD"),
@@ -194,6 +213,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         nargs="*",
         default=["torch"],
         help="torch: the other machine has its own (default); nothing: pack it",
+    )
+    parser.add_argument(
+        "--targets", nargs="*", default=[], help="pack only data that jobs of these targets read (default: all data)"
     )
     parser.add_argument(
         "--part-mib", type=int, default=60, help="greatest size of a part in MiB (default: %(default)s)"

@@ -115,7 +115,9 @@ def _fetched(preset: PresetConfig, root: Path, offline: bool, machine: Machine) 
 
 
 def _local_files(preset: PresetConfig, root: Path) -> Iterator[Need]:
-    patterns = [(f"data.sources {s.name}", path) for s in preset.data.sources if s.kind == "files" for path in s.paths]
+    patterns = [
+        (f"data.sources {s.name}", path) for s in preset.data.sources if s.kind == "files" for path in s.patterns()
+    ]
     patterns += [
         (f"pretrained.models {m.name}", m.source.path) for m in preset.pretrained.models if m.source.kind == "folder"
     ]

@@ -1,7 +1,8 @@
 """Scores one model on its needle grids; writes niah.csv (a row a prompt) and niah_cells.csv (a row a cell).
 
-Each grid of ``niah.additional`` goes into tables of its own beside them, niah_<variant>_<wording>.csv and its cells.
-One process scores them all: to start one takes longer than to score a small model.
+The prompts are those that build_niah_prompts.py made for the model's tokenizer. Each grid of ``niah.additional`` goes
+into tables of its own beside them, niah_<variant>_<wording>.csv and its cells. One process scores them all: to start
+one takes longer than to score a small model.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import time
 from pathlib import Path
 
 from hwh_core.devices import take_devices
-from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.scripting import load_settings, run
 
-KEYS = ("scale", "model", "niah", "training_length", "seed")
+KEYS = ("scale", "model", "niah", "training_length")
 DEFAULT_BATCH_TOKENS = 8192
 
 
@@ -26,14 +26,13 @@ def main() -> None:
     parser.add_argument(
         "--settings",
         required=True,
-        help="JSON or its path: scale, model {name, architecture, seed}, niah (as in the config), training_length, "
-        "seed (of the prompts), held_out_prose_source (for the haystack held_out_prose), and optionally batch_tokens "
-        "and add_bos (as in evaluation), and "
-        "unseen_only (keys and numbers that no retrieval mix trains on)",
+        help="JSON or its path: scale, model {name, architecture, seed}, niah (as in the config), training_length, and "
+        "optionally batch_tokens (as in evaluation)",
     )
     parser.add_argument("--model", required=True, type=Path, help="model folder in Hugging Face layout")
-    parser.add_argument("--documents", type=Path, help="held-out documents, for the haystack held_out_prose")
-    parser.add_argument("--rows", type=Path, help="folder of evaluation rows, for the haystack essays")
+    parser.add_argument(
+        "--prompts", required=True, type=Path, help="folder of needle prompts that build_niah_prompts.py made"
+    )
     parser.add_argument("--output", required=True, type=Path, help="table to write (niah.csv); the others beside it")
     arguments = parser.parse_args()
     started = time.time()
@@ -41,32 +40,19 @@ def main() -> None:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
 
-    from hwh_core.config import NiahGrid
-    from hwh_core.evaluation.documents import essay_texts, held_out_prose
-    from hwh_core.evaluation.haystacks import prose_haystack
+    from hwh_core.evaluation.prompts import named_grids, read_prompts, require_tokenizer
     from hwh_core.evaluation.settings import niah_settings, require
     from hwh_core.files import write_table
     from hwh_core.provenance import write_manifest
 
     settings = require(load_settings(arguments.settings), KEYS)
     config = niah_settings(settings["niah"])
-    grids = {arguments.output: NiahGrid(variant=config.variant, wording="ruler")}
-    for grid in config.additional:
-        grids[arguments.output.with_name(f"{arguments.output.stem}_{grid.name}.csv")] = grid
-    if config.haystack == "held_out_prose":
-        require(settings, ("held_out_prose_source",))
-        if arguments.documents is None:
-            raise EvaluationError("--documents is needed for the haystack held_out_prose")
-        documents = held_out_prose(arguments.documents, settings["held_out_prose_source"])
-        haystack = prose_haystack([document["text"] for document in documents], "held-out prose, not RULER essays")
-    else:
-        if arguments.rows is None:
-            raise EvaluationError("--rows is needed for the haystack essays")
-        haystack = prose_haystack(essay_texts(arguments.rows), "essays")
-
+    grids = named_grids(config)
+    files = {name: arguments.prompts / f"{name}.parquet" for name in grids}
+    prompts = {name: read_prompts(path) for name, path in files.items()}
+    require_tokenizer(prompts.values(), arguments.model)
     take_devices()
 
-    from hwh_core.evaluation.grids import grid_samples
     from hwh_core.evaluation.inference import load_model, precision
     from hwh_core.evaluation.niah_scoring import cell_table, prompts_sha256, sample_table, score_samples
 
@@ -74,23 +60,14 @@ def main() -> None:
     batch_tokens = settings.get("batch_tokens", DEFAULT_BATCH_TOKENS)
     identity = {"scale": settings["scale"], **{key: settings["model"][key] for key in ("architecture", "seed")}}
     identity["model"] = settings["model"]["name"]
-    for output, grid in grids.items():
+    for name, grid in grids.items():
+        output = arguments.output.with_name(f"{arguments.output.stem}{name.removeprefix('niah')}.csv")
         begun, clock = time.time(), time.monotonic()
-        samples = grid_samples(
-            grid,
-            config,
-            tokenizer,
-            haystack,
-            seed=settings["seed"],
-            add_bos=settings.get("add_bos", False),
-            unseen_only=settings.get("unseen_only", False),
-            rows=arguments.rows,
-        )
-        prepared = time.monotonic()
+        samples = prompts[name].samples
         correct = score_samples(model, tokenizer, samples, config.metric, batch_tokens, config.max_new_tokens)
         labels = {
             "metric": config.metric,
-            "haystack": haystack.label,
+            "haystack": prompts[name].haystack,
             "wording": grid.wording,
             "training_length": settings["training_length"],
         }
@@ -101,13 +78,12 @@ def main() -> None:
         write_table(table, output)
         write_manifest(
             output,
-            inputs=[path for path in (arguments.model, arguments.documents, arguments.rows) if path is not None],
+            inputs=[arguments.model, files[name]],
             settings=settings,
-            seed=settings["seed"],
             started=started if output == arguments.output else begun,
             beside=[cells],
             extra={
-                "seconds": {"prompts": round(prepared - clock, 2), "scoring": round(time.monotonic() - prepared, 2)},
+                "seconds": {"scoring": round(time.monotonic() - clock, 2)},
                 "precision": precision(model.device),
                 "largest_fill_error_tokens": max(sample.fill_error for sample in samples),
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -54,13 +55,25 @@ class GitSource(Strict):
 
 
 class FilesSource(Strict):
-    """Local files: .txt (one document each), .jsonl, .jsonl.zst, .jsonl.gz or .parquet."""
+    """Local files: .txt or .md (one document each), .jsonl, .jsonl.zst, .jsonl.gz or .parquet."""
 
     kind: Literal["files"]
     name: Name
-    paths: list[str] = Field(min_length=1, description="paths or globs, relative to the repository root or absolute")
+    folder: str | None = Field(
+        default=None, description="folder that paths and the ids of documents are relative to; none: repository root"
+    )
+    paths: list[str] = Field(min_length=1, description="paths or globs, relative to folder or absolute")
+    manifest: str | None = Field(
+        default=None,
+        description="text file of '<sha256>  <path>' lines, relative to the repository root: only files that it names "
+        "are read, and each must be as it says",
+    )
     text_column: str = "text"
     license: str
+
+    def patterns(self) -> list[str]:
+        """``paths`` below ``folder``: relative to the repository root, or absolute."""
+        return [os.path.join(self.folder or "", path) for path in self.paths]
 
 
 Source = Annotated[PypiSource | HubSource | GitSource | FilesSource, Field(discriminator="kind")]

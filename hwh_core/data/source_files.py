@@ -10,28 +10,51 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..files import sha256_of
 from .documents import MAX_LINE_BYTES, check_line, check_text, decode_text, zstandard_lines
 from .errors import DataError
+from .manifests import read_manifest
 
+TEXT_ENDINGS = (".txt", ".md")
 ENDINGS = (".txt", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
 
 
 def files_documents(source: Any, root: Path) -> Iterator[dict[str, str]]:
-    """Documents of a ``files`` source; relative paths are taken from ``root``, ids are ``<source>/<path>[#row]``.
+    """Documents of a ``files`` source; ids are ``<source>/<path>[#row]``, with paths relative to its ``folder``.
 
-    Raises :class:`DataError` when a path fits no file, has an unknown ending, is not UTF-8 or holds an empty document.
+    ``folder``, and paths where it is not given, are taken from ``root``. With ``manifest`` only the files that it
+    names are read, each compared with its sha256: so a copy of a repository gives the documents of a ``git`` source.
+    Raises :class:`DataError` when a path fits no file, has an unknown ending, is not UTF-8 or holds an empty document,
+    and when a file of the manifest is missing or another.
     """
-    for entry in source.paths:
-        pattern = Path(entry) if Path(entry).is_absolute() else root / entry
-        found = sorted(glob.glob(str(pattern), recursive=True))
-        found = [path for path in found if Path(path).is_file()]
+    base = root / (source.folder or "")
+    pins = None if source.manifest is None else read_manifest(root / source.manifest)
+    seen = set()
+    for entry, pattern in zip(source.paths, source.patterns(), strict=True):
+        found = sorted(path for path in glob.glob(str(root / pattern), recursive=True) if Path(path).is_file())
         if not found:
-            raise DataError(f"source {source.name!r}: no file fits {entry!r} (looked for {pattern}); correct paths")
-        for path in found:
-            shown = (
-                Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else Path(path).as_posix()
+            raise DataError(
+                f"source {source.name!r}: no file fits {entry!r} (looked for {root / pattern}); correct paths"
             )
-            yield from file_documents(Path(path), shown, source.name, source.text_column)
+        for path in map(Path, found):
+            shown = path.relative_to(base).as_posix() if path.is_relative_to(base) else path.as_posix()
+            if pins is not None:
+                if shown not in pins:
+                    continue
+                actual = sha256_of(path)
+                if actual != pins[shown]:
+                    raise DataError(
+                        f"file {shown} of source {source.name!r}: sha256 is {actual}, but manifest {source.manifest} "
+                        f"pins {pins[shown]}; correct it"
+                    )
+            seen.add(shown)
+            yield from file_documents(path, shown, source.name, source.text_column)
+    missing = sorted(set(pins or ()) - seen)
+    if missing:
+        raise DataError(
+            f"source {source.name!r}: no path fits file {missing[0]!r} that manifest {source.manifest} names "
+            f"({len(missing)} missing below {base}); correct folder, paths or manifest"
+        )
 
 
 def file_documents(path: Path, shown: str, source: str, text_column: str) -> Iterator[dict[str, str]]:
@@ -47,7 +70,7 @@ def file_documents(path: Path, shown: str, source: str, text_column: str) -> Ite
 def stream_documents(stream: BinaryIO, shown: str, source: str, text_column: str) -> Iterator[dict[str, str]]:
     """Documents of an open file whose format is told by the ending of ``shown``."""
     where = f"file {shown} of source {source!r}"
-    if shown.endswith(".txt"):
+    if shown.endswith(TEXT_ENDINGS):
         text = decode_text(stream.read(), where)
         check_text(text, where)
         yield {"id": f"{source}/{shown}", "source": source, "title": Path(shown).stem, "text": text}
@@ -79,7 +102,7 @@ def _rows(stream: BinaryIO, shown: str, where: str, text_column: str) -> Iterato
     elif shown.endswith(".jsonl.zst"):
         lines = zstandard_lines(stream, where)
     else:
-        raise DataError(f"{where}: unknown ending; expected one of {', '.join(ENDINGS)}")
+        raise DataError(f"{where}: unknown ending; expected one of {', '.join(sorted({*TEXT_ENDINGS, *ENDINGS}))}")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

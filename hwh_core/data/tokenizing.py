@@ -8,11 +8,8 @@ Memory is that of a batch a process, whatever the size of the file.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +17,7 @@ import numpy as np
 
 from ..files import atomic_directory, remove_at_once, sha256_of, write_json
 from ..locks import only_writer
-from ..scripting import end_with_the_workflow
+from ..processes import in_processes
 from .documents import Frame, frames, load_documents
 from .errors import DataError
 from .store import DOCUMENT, TokenStore, write_store
@@ -42,14 +39,6 @@ class _Task(NamedTuple):
     folder: Path
 
 
-def _start_worker(parent: int) -> None:
-    # Processes share the cores already; threads of the tokenizer would take them from one another.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # A worker whose program was killed would wait for its next shard for ever.
-    os.environ["HWH_WORKFLOW_PID"] = str(parent)
-    end_with_the_workflow()
-
-
 @lru_cache(maxsize=1)
 def _backend(folder: Path, fingerprint: str) -> tuple[tokenizers.Tokenizer, int, int]:
     """The tokenizer with the words that it remembers, kept from shard to shard."""
@@ -68,23 +57,6 @@ def _make_shard(task: _Task) -> None:
     )
 
 
-def _made(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
-    """Make shards, one item a finished one; what fails ends all."""
-    if workers == 1 or len(tasks) == 1:
-        for task in tasks:
-            yield _make_shard(task)
-        return
-    # Not forked: the tokenizer's threads, once started here, would not be there in a copy.
-    context, number = get_context("spawn"), min(workers, len(tasks))
-    with ProcessPoolExecutor(number, context, _start_worker, (os.getpid(),)) as pool:
-        try:
-            for future in as_completed([pool.submit(_make_shard, task) for task in tasks]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
 def shards_folder(output: Path) -> Path:
     """Where the shards of an unfinished store lie: beside it, since a workflow deletes what a failed job wrote."""
     return output.parent / f".{output.name}.shards"
@@ -96,7 +68,7 @@ def tokenize_documents(
     output: Path,
     *,
     workers: int = 1,
-    progress: Callable[[Iterable[None], int], Iterable[None]] = lambda shards, total: shards,
+    progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda shards, total: shards,
 ) -> dict[str, Any]:
     """Tokenize a document file into a store at ``output`` and return its index; the same for any ``workers``.
 
@@ -118,7 +90,7 @@ def tokenize_documents(
             for number, frame in enumerate(frames(documents))
         ]
         waiting = [task for task in tasks if not (task.folder / "index.json").is_file()]
-        for _ in progress(_made(waiting, workers), len(waiting)):
+        for _ in progress(in_processes(_make_shard, waiting, workers), len(waiting)):
             pass
         index = join_stores([task.folder for task in tasks], output)
         remove_at_once(everything)

@@ -20,6 +20,7 @@ from typing import Any
 from ..retrieval_split import is_for_training
 from .errors import EvaluationError
 from .haystacks import Hay, Haystack, NeedleHay, NoiseHay, ProseHay, draw
+from .prompts import NiahSample, sample_name
 from .ruler_source import noise_line, ruler_tasks
 from .wording import Wording, key_words, ruler_wording
 
@@ -38,40 +39,6 @@ class Needle:
     text: str
     asked: bool
     place: float | None = None
-
-
-@dataclass(frozen=True)
-class NiahSample:
-    """One prompt. Tokens: ``prompt`` (with its beginning token, if any) and ``answer`` right after it.
-
-    ``needle_distances``: tokens from the first of each needle that is asked for to the end of the prompt, in the order
-    of ``values``. ``fill_error``: tokens by which prompt and room for the answer fall short of ``length``. ``depth`` in
-    percent; None where it was not chosen.
-    """
-
-    length: int
-    depth: int | None
-    sample: int
-    prompt: list[int]
-    answer: list[int]
-    values: tuple[str, ...]
-    needle_distances: tuple[int, ...]
-    fill_error: int
-
-    @property
-    def needle_distance(self) -> int:
-        """Distance of the needle that is furthest back: without it the answer is not complete."""
-        return max(self.needle_distances)
-
-    @property
-    def name(self) -> str:
-        """How errors name it."""
-        return sample_name(self.length, self.depth, self.sample)
-
-
-def sample_name(length: int, depth: int | None, sample: int) -> str:
-    """How errors name a sample."""
-    return f"NIAH sample {sample} at length {length}" + ("" if depth is None else f", depth {depth}%")
 
 
 def enumeration(texts: Sequence[str]) -> str:

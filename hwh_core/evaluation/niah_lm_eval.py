@@ -17,7 +17,8 @@ from typing import Any
 
 from . import ruler_source
 from .errors import EvaluationError
-from .niah import NiahSample, PromptTokens, enumeration, sample_name
+from .niah import PromptTokens, enumeration
+from .prompts import NiahSample, sample_name
 from .rows import NLTK_DATA, SPLITTER
 from .ruler_source import RulerTask
 from .wording import SortedKeys, key_words, ruler_wording

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from .errors import EvaluationError
 from .inference import generate_greedy, position_limit, token_batches
 from .likelihood import score_pairs
-from .niah import NiahSample
+from .prompts import NiahSample
 from .scores import mean_stderr
 
 if TYPE_CHECKING:

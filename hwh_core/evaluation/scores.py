@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from .rows import TaskRows, rows_sha256
 from .tasks import HELD_OUT_METRICS, HELD_OUT_TASK, build_task, held_out_task
@@ -123,13 +126,24 @@ def metric_stderr(metric: str, samples: Sequence[Any], value: float) -> float | 
     return error if error is None or metric != "perplexity" else error * value
 
 
+@contextmanager
+def templates_compiled_once() -> Iterator[None]:
+    """Within, lm-eval compiles each prompt template once, not again for every row: most of its time goes there."""
+    from lm_eval import utils
+
+    compiled = lru_cache(maxsize=256)(utils.env.from_string)
+    with patch.object(utils.env, "from_string", compiled):
+        yield
+
+
 def run_task(lm: HwHLM, prepared: PreparedTask) -> list[dict[str, Any]]:
     """Run one task through lm-eval's evaluator; one record a metric."""
     from lm_eval.evaluator import evaluate
 
     lm.row_labels[prepared.name] = prepared.row_labels
     lm.counts.pop(prepared.name, None)
-    outcome = evaluate(lm, {"tasks": {prepared.name: prepared.task}}, bootstrap_iters=0, log_samples=True)
+    with templates_compiled_once():
+        outcome = evaluate(lm, {"tasks": {prepared.name: prepared.task}}, bootstrap_iters=0, log_samples=True)
     results, samples = outcome["results"][prepared.name], outcome["samples"][prepared.name]
     count = lm.counts[prepared.name]
     records = []

@@ -105,20 +105,26 @@ def test_code_is_that_of_the_commit_with_the_times_of_the_working_tree(repositor
     assert entries["text"].source.read_text() == "committed\n"
 
 
-def test_data_are_the_folders_and_files_behind_the_outputs(repository):
+def test_data_are_the_folders_and_files_behind_the_outputs(repository, tmp_path):
     outputs = {
         "resources/sources/books.jsonl.zst": ["resources/sources/books.jsonl.zst.manifest.json"],
         "resources/pretrained/m/source.json": ["resources/pretrained/m/model.safetensors"],
         "results/p/data/t/train/index.json": ["results/p/data/t/train/tokens.bin"],
     }
+    outputs["results/p/data/documents/held_out.jsonl.zst"] = []
     others = ["resources/sources/other.jsonl.zst", "resources/downloads/big.whl", "resources/pretrained/m/.x.tmp"]
+    others.append("results/p/data/documents/train.jsonl.zst")
     for name in [*outputs, *chain(*outputs.values()), *others, "my.txt"]:
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).touch()
-    sources = [SimpleNamespace(kind="files", paths=["*.txt", "text"]), SimpleNamespace(kind="git")]
+    sources = [
+        SimpleNamespace(kind="files", patterns=lambda: ["*.txt", "text", str(tmp_path / "else*")]),
+        SimpleNamespace(kind="git"),
+    ]
     preset = SimpleNamespace(data=SimpleNamespace(sources=sources))
     found = pack.data_files(repository, preset, list(outputs))
     assert found == sorted([*outputs, *chain(*outputs.values()), "my.txt"])
+    assert pack.data_files(repository, preset, list(outputs), with_sources=False) == sorted({*found} - {"my.txt"})
     with pytest.raises(BundleError, match=r"resources/evaluation/rows\.json is missing"):
         pack.data_files(repository, preset, ["resources/evaluation/rows.json"])
 
@@ -131,6 +137,7 @@ def test_targets_cover_every_tokenizer_and_model_of_every_preset():
         for tokenizer in preset.tokenizers:
             for split in ("train", "held_out"):
                 assert f"results/{name}/data/{tokenizer.name}/{split}/index.json" in targets
+        assert f"results/{name}/data/{preset.hwh.scales[0].tokenizer}/niah_prompts/niah.parquet" in targets
     with pytest.raises(BundleError, match="'big' is unknown; expected one of laptop, paper"):
         pack.preset_file("big")
 
@@ -140,6 +147,11 @@ def test_summary_of_snakemake_is_read():
     assert pack.made_files(text) == ["a/b", "c"]
     with pytest.raises(BundleError, match="no table"):
         pack.made_files("error\n")
+
+
+def test_what_a_plan_reads_is_found():
+    plan = "rule y:\n    input: a/b, c\n    output: d\n\n    rule x:\n        input: c, e f\n    reason: input: no\n"
+    assert pack.needed_files(plan) == ["a/b", "c", "e f"]
 
 
 def test_changes_that_are_not_committed_are_refused(monkeypatch, capsys, tmp_path):

@@ -19,7 +19,7 @@ import zstandard
 
 from hwh_core.data.documents import load_documents
 from hwh_core.data.errors import DataError
-from hwh_core.data.source_git import read_manifest
+from hwh_core.data.manifests import read_manifest
 from hwh_core.data.source_hub import list_files, split_files
 from hwh_core.data.sources import parse_source, source_documents, write_source
 
@@ -181,6 +181,43 @@ def test_git_manifest_must_fit_the_commit(repository, tmp_path, manifest, messag
     source = git_source(*repository, tmp_path, manifest)
     with pytest.raises(DataError, match=message):
         texts(source, tmp_path)
+
+
+def copied_source(folder, tmp_path, manifest):
+    lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {path}\n" for path, text in manifest.items()]
+    (tmp_path / "copy.sha256").write_text("".join(lines), encoding="utf-8")
+    return parse_source(
+        {
+            "kind": "files",
+            "name": "books",
+            "folder": str(folder),
+            "paths": ["*/*.md"],
+            "manifest": "copy.sha256",
+            "license": "x",
+        }
+    )
+
+
+def test_a_copy_gives_what_the_commit_gives(repository, tmp_path):
+    folder, commit = repository
+    manifest = {"Bob/Two.md": "Book two.", "Ann/Ärger.md": "Book one."}
+    copy = tmp_path / "copy"
+    for path, text in {**manifest, "Bob/Unnamed.md": "Not in the manifest.", "Top.md": "Other level."}.items():
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_text(text, encoding="utf-8")
+    sources = [git_source(folder, commit, tmp_path, manifest), copied_source(copy, tmp_path, manifest)]
+    for number, source in enumerate(sources):
+        documents = source_documents(source, root=tmp_path, downloads=tmp_path / "downloads")
+        write_source(documents, "books", tmp_path / f"{number}.jsonl.zst")
+    assert (tmp_path / "0.jsonl.zst").read_bytes() == (tmp_path / "1.jsonl.zst").read_bytes()
+    (copy / "Bob/Two.md").write_text("Book two!", encoding="utf-8")
+    with pytest.raises(DataError, match=r"Two\.md of source 'books': sha256 is .* copy\.sha256 pins"):
+        texts(sources[1], tmp_path)
+    (copy / "Bob/Two.md").unlink()
+    with pytest.raises(
+        DataError, match=r"no path fits file 'Bob/Two\.md' that manifest copy\.sha256 names \(1 missing"
+    ):
+        texts(sources[1], tmp_path)
 
 
 def test_git_commit_that_cannot_be_had(repository, tmp_path):

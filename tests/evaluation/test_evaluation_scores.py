@@ -26,6 +26,7 @@ from hwh_core.evaluation.scores import (
     prepare_rows,
     ratio_stderr,
     run_tasks,
+    templates_compiled_once,
 )
 
 SCRIPTS = Path(__file__).resolve().parent.parent.parent / "scripts"
@@ -199,10 +200,7 @@ def test_programs_from_rows_to_tables(settings, model_folder, documents_file, tm
     assert set(manifest["seconds_per_task"]) == {"held_out_articles", *names}
     assert {str(rows / f"{name}.jsonl") for name in names} < set(manifest["inputs"])
     settings["niah"] = settings["evaluation"]["niah"]
-    run_script(
-        "evaluate_niah.py", monkeypatch, "--settings", json.dumps(settings), "--model", model_folder,
-        "--documents", documents_file, "--output", tmp_path / "niah.csv",
-    )  # fmt: skip
+    score_needles(settings, model_folder, tmp_path, monkeypatch, "--documents", documents_file)
     prompts, cells = pandas.read_csv(tmp_path / "niah.csv"), pandas.read_parquet(tmp_path / "niah_cells.parquet")
     assert len(prompts) == 4
     assert list(cells["n"]) == [2, 2]
@@ -211,27 +209,46 @@ def test_programs_from_rows_to_tables(settings, model_folder, documents_file, tm
     assert set(prompts["wording"]) == {"ruler"}
     assert not list(tmp_path.glob("niah_*second*"))
     settings["niah"]["additional"] = [{"variant": "single_2", "wording": "second"}]
-    run_script(
-        "evaluate_niah.py", monkeypatch, "--settings", json.dumps(settings | {"unseen_only": True}),
-        "--model", model_folder, "--documents", documents_file, "--output", tmp_path / "niah.csv",
-    )  # fmt: skip
+    unseen = settings | {"unseen_only": True}
+    score_needles(unseen, model_folder, tmp_path, monkeypatch, "--documents", documents_file)
     assert set(pandas.read_csv(tmp_path / "niah_single_2_second_cells.csv")["wording"]) == {"second"}
     assert set(pandas.read_csv(tmp_path / "niah_cells.csv")["wording"]) == {"ruler"}
     manifest = json.loads((tmp_path / "niah_single_2_second.csv.manifest.json").read_text())
     assert manifest["settings"]["niah"]["additional"] == settings["niah"]["additional"]
+    assert str(tmp_path / "prompts" / "niah_single_2_second.parquet") in manifest["inputs"]
+
+
+def test_templates_are_compiled_once_and_give_the_same_text():
+    from lm_eval import utils
+
+    own = utils.env.from_string
+    texts = [utils.apply_template("{{a}} and {{a|upper}}\n", {"a": word}) for word in ("x", "y")]
+    with templates_compiled_once():
+        assert utils.env.from_string("{{a}}") is utils.env.from_string("{{a}}")
+        assert [utils.apply_template("{{a}} and {{a|upper}}\n", {"a": word}) for word in ("x", "y")] == texts
+    assert utils.env.from_string == own
+    assert utils.env.from_string("{{a}}") is not utils.env.from_string("{{a}}")
+
+
+def score_needles(settings, model_folder, tmp_path, monkeypatch, *text):
+    """Make the prompts out of ``text`` (options), then score them; the table is ``tmp_path / niah.csv``."""
+    given = ["--settings", json.dumps(settings)]
+    prompts = ["--tokenizer", model_folder, *text, "--output", tmp_path / "prompts"]
+    run_script("build_niah_prompts.py", monkeypatch, *given, *prompts)
+    scored = ["--model", model_folder, "--prompts", tmp_path / "prompts", "--output", tmp_path / "niah.csv"]
+    run_script("evaluate_niah.py", monkeypatch, *given, *scored)
 
 
 def test_needles_in_essays_take_their_haystack_from_the_rows(
-    settings, model_folder, rows_folder, tmp_path, monkeypatch
+    settings, model_folder, rows_folder, tmp_path, monkeypatch, capsys
 ):
     settings["niah"] = {**settings["evaluation"]["niah"], "haystack": "essays", "metric": "ruler_contains"}
     del settings["held_out_prose_source"]
-    output = tmp_path / "niah.csv"
-    arguments = ["--settings", json.dumps(settings), "--model", model_folder, "--output", output]
     with pytest.raises(SystemExit):
-        run_script("evaluate_niah.py", monkeypatch, *arguments)
-    run_script("evaluate_niah.py", monkeypatch, *arguments, "--rows", rows_folder)
-    assert set(pandas.read_csv(output)["haystack"]) == {"essays"}
+        score_needles(settings, model_folder, tmp_path, monkeypatch)
+    assert "--rows is needed for the haystack essays" in capsys.readouterr().err
+    score_needles(settings, model_folder, tmp_path, monkeypatch, "--rows", rows_folder)
+    assert set(pandas.read_csv(tmp_path / "niah.csv")["haystack"]) == {"essays"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hwh_core import chains, files, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import visible_devices
 from hwh_core.estimate import text_bytes
+from hwh_core.evaluation.prompts import named_grids
 from hwh_core.reporting import requirements, selection
 
 try:
@@ -90,6 +91,7 @@ HWH = {
     for model in scale.models
 }
 GRIDS = {grid.name: grid for grid in PRESET.evaluation.niah.additional}
+NIAH_PROMPTS = list(named_grids(PRESET.evaluation.niah))
 # lm-eval's own samples are cut into sentences by a model that is fetched with the rows, as the essays are.
 LM_EVAL_SAMPLES = any(grid.fill == "lm_eval" for grid in GRIDS.values())
 NIAH_ROWS = PRESET.evaluation.niah.haystack == "essays" or LM_EVAL_SAMPLES
@@ -257,7 +259,7 @@ def weights_record(wildcards):
 
 
 def local_files(wildcards):
-    """Files of a source of kind `files`: an edit there is seen."""
+    """Files of a source of kind `files`, and its manifest: an edit there is seen."""
     source = SOURCES[wildcards.source]
     if source.kind != "files":
         return []
@@ -265,8 +267,9 @@ def local_files(wildcards):
     found = sorted(
         {
             path
-            for pattern in source.paths
-            for path in glob.glob(os.path.join(root, pattern))
+            for pattern in source.patterns()
+            for path in glob.glob(os.path.join(root, pattern), recursive=True)
+            if os.path.isfile(path)
         }
     )
     for path in found:
@@ -274,7 +277,7 @@ def local_files(wildcards):
             raise WorkflowError(
                 f"source {source.name!r}: {path}: Snakemake takes braces in the name of a file for wildcards; rename it"
             )
-    return found
+    return [*found, *([os.path.join(root, source.manifest)] if source.manifest else [])]
 
 
 def controlled_training_settings(wildcards):
@@ -351,15 +354,31 @@ def rows_settings():
     return settings({"rows": evaluation.rows, "tasks": names, **splitter})
 
 
-def niah_settings(wildcards):
+def niah_prompt_settings():
     unseen = {"unseen_only": True} if UNSEEN_ONLY else {}
     evaluation = PRESET.evaluation
+    return settings(
+        {
+            "niah": evaluation.niah,
+            "seed": PRESET.seed,
+            "held_out_prose_source": PRESET.data.held_out_prose_source,
+            "add_bos": evaluation.add_bos,
+            **unseen,
+        }
+    )
+
+
+def niah_prompts(tokenizer):
+    return [
+        f"<results>/data/{tokenizer}/niah_prompts/{grid}.parquet"
+        for grid in NIAH_PROMPTS
+    ]
+
+
+def niah_settings(wildcards):
+    evaluation = PRESET.evaluation
     return evaluation_settings(
-        wildcards,
-        niah=evaluation.niah,
-        batch_tokens=evaluation.batch_tokens,
-        add_bos=evaluation.add_bos,
-        **unseen,
+        wildcards, niah=evaluation.niah, batch_tokens=evaluation.batch_tokens
     )
 
 
@@ -378,6 +397,7 @@ def chain_data(wildcards):
         more = [
             "<results>/data/documents/held_out.jsonl.zst",
             f"{rows_folder()}/rows.json",
+            *niah_prompts(tokenizer),
         ]
     store = f"<results>/data/{tokenizer}"
     return [

@@ -65,12 +65,47 @@ rule evaluate:
         " --documents {input.documents:q} --output {output.table:q} 2>&1 | tee {log:q}"
 
 
+rule build_niah_prompts:
+    input:
+        tokenizer="<results>/data/{tokenizer}/tokenizer/tokenizer.json",
+        documents="<results>/data/documents/held_out.jsonl.zst",
+        rows=f"{rows_folder()}/rows.json" if NIAH_ROWS else [],
+    output:
+        expand(
+            "<results>/data/{{tokenizer}}/niah_prompts/{grid}.parquet",
+            grid=NIAH_PROMPTS,
+        ),
+    log:
+        "<logs>/build_niah_prompts/{tokenizer}.log",
+    benchmark:
+        "<benchmarks>/build_niah_prompts/{tokenizer}.tsv"
+    conda:
+        "../envs/evaluation.yaml"
+    threads: 4
+    resources:
+        mem_mb=4000,
+        runtime=120,
+        gpu=0,
+    params:
+        program=program("build_niah_prompts"),
+        code=code("build_niah_prompts"),
+        tokenizer=lambda wildcards, input: os.path.dirname(input.tokenizer),
+        folder=lambda wildcards, output: os.path.dirname(output[0]),
+        rows=["--rows", rows_folder()] if NIAH_ROWS else [],
+        settings=niah_prompt_settings(),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --tokenizer {params.tokenizer:q}"
+        " --documents {input.documents:q} {params.rows:q} --workers {threads} --output {params.folder:q}"
+        " 2>&1 | tee {log:q}"
+
+
 rule evaluate_niah:
     input:
         metrics="<results>/hwh/{scale}/{hwh}/metrics.json",
         model="<results>/hwh/{scale}/{hwh}/model/model.safetensors",
-        documents=compared("<results>/data/documents/held_out.jsonl.zst"),
-        rows=compared(f"{rows_folder()}/rows.json") if NIAH_ROWS else [],
+        prompts=lambda wildcards: compared(
+            niah_prompts(SCALES[wildcards.scale].tokenizer)
+        ),
     output:
         # The grid of the paper, then others over the same lengths and depths; the program derives their names from this one.
         table="<results>/hwh/{scale}/{hwh}/niah.csv",
@@ -100,8 +135,8 @@ rule evaluate_niah:
         program=program("evaluate_niah"),
         code=code("evaluate_niah"),
         model=lambda wildcards, input: os.path.dirname(input.model),
-        rows=["--rows", rows_folder()] if NIAH_ROWS else [],
+        prompts=lambda wildcards, input: os.path.dirname(input.prompts[0]),
         settings=lambda wildcards: niah_settings(wildcards),
     shell:
         "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} {params.rows:q} --output {output.table:q} 2>&1 | tee {log:q}"
+        " --prompts {params.prompts:q} --output {output.table:q} 2>&1 | tee {log:q}"
