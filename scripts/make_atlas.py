@@ -12,7 +12,9 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "folder", type=Path, help="folder with probe.npz and, where they are known, probe.json, heads.csv, bands.json"
+        "folder",
+        type=Path,
+        help="folder with probe.npz and, where they are known, probe.json, heads.csv, bands.json, norms.npz",
     )
     parser.add_argument("--output", type=Path, help="page to write (default: atlas.html in that folder)")
     options = parser.parse_args()

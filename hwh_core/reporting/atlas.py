@@ -14,6 +14,8 @@ import pandas as pd
 from ..files import atomic_write
 from ..provenance import write_manifest
 from ..rope import period_at, periods, predicted_index_on_grid, predicted_period
+from ..statistics import spearman
+from .qk_norms import norm_product
 from .results import HEADS_COLUMNS, Maps, ResultFolder
 from .selection import ReportError
 
@@ -82,11 +84,11 @@ def _fact(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, int | float) else str(value)
 
 
-def _predictions(bands: dict[str, Any], about: dict[str, Any], inv_freq: np.ndarray) -> list[dict[str, Any]]:
-    """Predicted places of the band: the candidate stages of bands.json, else the model's own number of positions."""
+def _predictions(record: dict[str, Any], about: dict[str, Any], inv_freq: np.ndarray) -> list[dict[str, Any]]:
+    """Predicted places of the band: the candidate stages of a record, else the model's own number of positions."""
     rows = [
         {"label": row["label"], "index": row["covariance"], "oka": row["oka"], "period": row["period"]}
-        for row in bands.get("candidate_bands", [])
+        for row in record.get("candidate_bands", [])
     ]
     length = about.get("training_length")
     if rows or not length or (inv_freq > 0).sum() < 2:
@@ -96,7 +98,7 @@ def _predictions(bands: dict[str, Any], about: dict[str, Any], inv_freq: np.ndar
     return [{"label": label, "index": index, "oka": oka, "period": predicted_period(float(length))}]
 
 
-def _bands(bands: dict[str, Any], inv_freq: np.ndarray) -> list[dict[str, Any]]:
+def _bands(record: dict[str, Any], inv_freq: np.ndarray) -> list[dict[str, Any]]:
     return [
         {
             "centre": row["centre"],
@@ -104,12 +106,45 @@ def _bands(bands: dict[str, Any], inv_freq: np.ndarray) -> list[dict[str, Any]]:
             "period": _number(period_at(inv_freq, row["centre"])),
             "layers": row["num_layers"],
         }
-        for row in bands.get("clusters", [])
+        for row in record.get("clusters", [])
     ]
 
 
+def _frequencies(maps: Maps, bands: dict[str, Any], about: dict[str, Any]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Tables of frequencies with the bands found and predicted on them, and the table of each layer.
+
+    Layers with frequencies of their own (Gemma 3) have records of their own in bands.json.
+    """
+    layers = len(maps.layer_index)
+    inv_freq = np.tile(maps.inv_freq, (layers, 1)) if maps.layer_inv_freq is None else maps.layer_inv_freq
+    record_of = {
+        layer: record
+        for record in (bands, *bands.get("other_frequencies", []))
+        for layer in record.get("bands_of_layers", maps.layer_index.tolist())
+    }
+    found, table_of_layer = np.unique(inv_freq, axis=0, return_inverse=True)
+    tables = []
+    for number, row in enumerate(found):
+        first = int(maps.layer_index[table_of_layer == number][0])
+        record = record_of.get(first, {})
+        tables.append(
+            {
+                "periods": [_number(period) for period in periods(row)],
+                "layers": int((table_of_layer == number).sum()),
+                "bands": _bands(record, row),
+                "predicted": _predictions(record, about, row),
+                "peaks": {
+                    str(peak["layer"]): peak["peak"]
+                    for peak in record.get("band", {}).get("layers", [])
+                    if peak["verdict"] == "peak"
+                },
+            }
+        )
+    return tables, [int(number) for number in table_of_layer]
+
+
 def page_data(folder: ResultFolder) -> dict[str, Any]:
-    """All that the page shows, from probe.npz and, where they lie there, probe.json, heads.csv and bands.json.
+    """All that the page shows: probe.npz and, where they lie there, probe.json, heads.csv, bands.json and norms.npz.
 
     Raises :class:`ReportError` where files are missing, damaged, or of different models.
     """
@@ -125,22 +160,23 @@ def page_data(folder: ResultFolder) -> dict[str, Any]:
     totals = {f"{name}_total": values.sum(axis=2) for name, values in means.items()}
     peak = np.where(present, np.nan_to_num(means["rpd"], nan=-1.0).argmax(axis=2), np.nan)
     classes = columns.pop("head_class", None)
-    layers = bands.get("band", {}).get("layers", [])
+    if (folder.root / "norms.npz").is_file():
+        means["norm"] = norm_product(folder.arrays("norms.npz"), maps, folder.root.name)
+        columns |= {f"norm_{name}": spearman(means["norm"], means[name]) for name in ("rfis", "rpd")}
+    tables, table_of_layer = _frequencies(maps, bands, about)
     return {
         "title": str(about.get("title") or about.get("model") or folder.root.resolve().name),
         "facts": [[label, _fact(about[key])] for key, label in FACTS.items() if about.get(key) is not None],
         "layers": [int(layer) for layer in maps.layer_index],
         "heads": maps.rpd.shape[2],
-        "periods": [_number(period) for period in periods(maps.inv_freq)],
+        "tables": tables,
+        "table_of_layer": table_of_layer,
         "maps": {name: encode(values) for name, values in means.items()},
         "columns": {name: encode(values) for name, values in {**columns, **totals, "rpd_peak": peak}.items()},
         "present": "".join("1" if there else "0" for there in present.reshape(-1)),
         "classes": list(CLASSES),
         "head_class": None if classes is None else "".join(str(code) for code in classes.reshape(-1)),
-        "layer_peaks": {str(row["layer"]): row["peak"] for row in layers if row["verdict"] == "peak"},
-        "bands": _bands(bands, maps.inv_freq),
         "has_bands": bool(bands),
-        "predicted": _predictions(bands, about, maps.inv_freq),
     }
 
 

@@ -35,16 +35,25 @@ class Shares:
         return spearman(self.norm, getattr(self, name))
 
 
+def norm_product(norms: dict[str, np.ndarray], maps: Maps, name: str) -> np.ndarray:
+    """scaling * |q| |k| [layer, head, F], mean over samples, from the arrays of norms.npz of the model called ``name``.
+
+    Raises :class:`ReportError` where they are not of the model of ``maps``.
+    """
+    product = (norms["q_norm"] * norms["k_norm"]).mean(axis=0) * norms["scaling"][:, None, None]
+    if product.shape != maps.rpd.shape[1:] or not np.array_equal(norms["layer_index"], maps.layer_index):
+        raise ReportError(
+            f"norms.npz of {name} has (layers, heads, frequencies) {product.shape}, its probe {maps.rpd.shape[1:]}; "
+            "make both again from one model"
+        )
+    return product
+
+
 def shares(results: Results, model: PretrainedModel) -> Shares:
     """Read norms and maps of a model. Raises :class:`ReportError` where they are not of the same model."""
-    maps, norms = results.pretrained_maps(model), results.norms(model)
-    product = (norms["q_norm"] * norms["k_norm"]).mean(axis=0) * norms["scaling"][:, None, None]
+    maps = results.pretrained_maps(model)
+    product = norm_product(results.norms(model), maps, model.name)
     means = {name: maps.mean(name) for name in ("rfis", "rpd")}
-    if product.shape != means["rpd"].shape or not np.array_equal(norms["layer_index"], maps.layer_index):
-        raise ReportError(
-            f"norms.npz of {model.name} has (layers, heads, frequencies) {product.shape}, its probe "
-            f"{means['rpd'].shape}; make both again from one model"
-        )
     present = np.isfinite(means["rpd"]).all(axis=2)
 
     def share(values: np.ndarray) -> np.ndarray:

@@ -49,7 +49,10 @@ PROMPT_COLUMNS = {"length", "depth", "sample", "needle_distance", "correct"}
 
 @dataclass(frozen=True)
 class Maps:
-    """RFIS and RPD of one model: float arrays [sample, layer, head, frequency] and what belongs to them."""
+    """RFIS and RPD of one model: float arrays [sample, layer, head, frequency] and what belongs to them.
+
+    ``layer_inv_freq`` [layer, frequency] where layers rotate with frequencies of their own, else None.
+    """
 
     rfis: np.ndarray
     rpd: np.ndarray
@@ -59,6 +62,7 @@ class Maps:
     null: np.ndarray
     sample_weight: np.ndarray
     layer_index: np.ndarray
+    layer_inv_freq: np.ndarray | None = None
 
     def mean(self, name: str) -> np.ndarray:
         """Weighted mean over samples of ``rfis``, ``rpd`` or their ``_initial`` forms: [layer, head, frequency]."""
@@ -145,6 +149,7 @@ class ResultFolder:
                 null=data["null"].astype(np.float64),
                 sample_weight=data["sample_weight"].astype(np.float64),
                 layer_index=data["layer_index"].astype(int),
+                layer_inv_freq=data.get("layer_inv_freq"),
             )
         except KeyError as error:
             raise ReportError(

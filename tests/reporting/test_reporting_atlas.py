@@ -57,6 +57,35 @@ def write_probe(folder, layers=LAYERS, heads=HEADS, groups=GROUPS, samples=2, ti
     return maps
 
 
+def write_norms(folder, maps):
+    """norms.npz whose product is that of a model that puts all of its norms where RPD is least."""
+    with np.load(folder / "probe.npz") as probe:
+        index, inv_freq = probe["layer_index"], probe["inv_freq"]
+    product = 4.0 - maps["rpd"]
+    norms = {"q_norm": np.sqrt(product), "k_norm": np.sqrt(product), "scaling": np.full(len(index), 0.5)}
+    np.savez(folder / "norms.npz", inv_freq=inv_freq, layer_index=index, **norms)
+
+
+def write_layers_of_two_kinds(folder):
+    """The same probe with frequencies of their own in layers 3 and 5, as `hwh probe` writes Gemma 3; their tables."""
+    write_probe(folder)
+    with np.load(folder / "probe.npz") as probe:
+        arrays = dict(probe)
+    local = inverse_frequencies(2 * GROUPS, 100.0)
+    own = np.stack([local if layer in (3, 5) else arrays["inv_freq"] for layer in arrays["layer_index"]])
+    np.savez(folder / "probe.npz", **arrays, layer_inv_freq=own)
+    bands = json.loads((folder / "bands.json").read_text())
+    peaks = bands["band"]["layers"]
+    bands["band"]["layers"] = [row for row in peaks if row["layer"] not in (3, 5)]
+    other = {
+        "bands_of_layers": [3, 5], "clusters": [{"centre": 4.0, "centre_ci": None, "num_layers": 2}],
+        "band": {"layers": [row | {"peak": 4.0} for row in peaks if row["layer"] in (3, 5)]},
+    }  # fmt: skip
+    bands |= {"bands_of_layers": [2, 4, 6], "other_frequencies": [other]}
+    (folder / "bands.json").write_text(json.dumps(bands))
+    return arrays["inv_freq"], local
+
+
 def decoded(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype="<f2").astype(float)
 
@@ -81,7 +110,7 @@ def test_the_page_holds_means_scores_and_places(tmp_path):
     assert [data["classes"][int(code)] for code in data["head_class"][1::HEADS]] == ["positional"] * LAYERS
     heads = pd.read_csv(tmp_path / "heads.csv").set_index(["layer", "head"])
     assert decoded(data["columns"]["qr"])[HEADS + 2] == pytest.approx(heads.loc[(3, 2), "qr"], rel=1e-3)
-    assert [row["index"] for row in data["predicted"]] == [5.5]
+    assert [row["index"] for row in data["tables"][0]["predicted"]] == [5.5]
 
 
 def test_a_probe_alone_is_enough_and_the_models_own_length_predicts(tmp_path):
@@ -89,10 +118,48 @@ def test_a_probe_alone_is_enough_and_the_models_own_length_predicts(tmp_path):
     data = page_data(ResultFolder(tmp_path))
     assert data["head_class"] is None
     assert not data["has_bands"]
-    (row,) = data["predicted"]
+    (row,) = data["tables"][0]["predicted"]
     assert row["index"] == pytest.approx(predicted_index(2 * GROUPS, 1e4, 2048))
     (tmp_path / "probe.json").unlink()
     assert page_data(ResultFolder(tmp_path))["title"] == tmp_path.name
+
+
+def test_norms_of_q_and_k_stand_beside_the_maps(tmp_path):
+    maps = write_probe(tmp_path)
+    write_norms(tmp_path, maps)
+    folder = ResultFolder(tmp_path)
+    data = page_data(folder)
+    assert tmp_path / "norms.npz" in folder.used
+    shape = maps["rpd"].shape[1:]
+    expected = 0.5 * (4.0 - maps["rpd"].mean(axis=0))
+    np.testing.assert_allclose(decoded(data["maps"]["norm"]).reshape(shape), expected, rtol=1e-3)
+    agreement = decoded(data["columns"]["norm_rpd"])
+    np.testing.assert_allclose(agreement[:-1], -1.0, atol=1e-3)
+    assert np.isnan(agreement[-1])
+    with np.load(tmp_path / "norms.npz") as norms:
+        arrays = dict(norms)
+    for name, value in (("layer_index", arrays["layer_index"] + 1), ("q_norm", arrays["q_norm"][..., :-1])):
+        other = arrays | {name: value} | ({"k_norm": value} if name == "q_norm" else {})
+        np.savez(tmp_path / "norms.npz", **other)
+        with pytest.raises(ReportError, match=r"norms\.npz of .* make both again"):
+            page_data(ResultFolder(tmp_path))
+
+
+def test_layers_have_periods_bands_and_predictions_of_their_own_frequencies(tmp_path):
+    full, local = write_layers_of_two_kinds(tmp_path)
+    data = page_data(ResultFolder(tmp_path))
+    table_of = dict(zip(data["layers"], (data["tables"][number] for number in data["table_of_layer"]), strict=True))
+    assert len(data["tables"]) == 2
+    for layer, inv_freq, centre, peak in ((2, full, 9.6, 9.6), (3, local, 4.0, 4.0), (5, local, 4.0, 4.0)):
+        table = table_of[layer]
+        np.testing.assert_allclose(table["periods"], 2 * np.pi / inv_freq)
+        assert [band["centre"] for band in table["bands"]] == [centre]
+        assert table["bands"][0]["period"] == pytest.approx(2 * np.pi * inv_freq[0] ** -1 * (1 / inv_freq[1]) ** centre)
+        assert table["peaks"][str(layer)] == peak
+    assert (table_of[2]["layers"], table_of[3]["layers"]) == (3, 2)
+    # Stages that a preset names for the model; without, the length that the model states, on the layer's own grid.
+    assert [row["index"] for row in table_of[2]["predicted"]] == [5.5]
+    assert table_of[3]["predicted"][0]["index"] == pytest.approx(predicted_index(2 * GROUPS, 100.0, 2048))
 
 
 def test_heads_of_another_model_are_refused(tmp_path):
@@ -126,8 +193,8 @@ def test_names_are_text_and_nothing_outside_is_named(tmp_path):
 
 
 def test_the_largest_models_fit_into_a_few_megabytes(tmp_path):
-    write_probe(tmp_path, layers=48, heads=64, groups=128, samples=1)
-    assert len(render(page_data(ResultFolder(tmp_path)))) < 3_000_000
+    write_norms(tmp_path, write_probe(tmp_path, layers=48, heads=64, groups=128, samples=1))
+    assert len(render(page_data(ResultFolder(tmp_path)))) < 4_000_000
 
 
 def test_report_of_a_probe_writes_the_page(tmp_path, capsys):
@@ -294,4 +361,57 @@ def test_a_probe_without_classes_is_shown_too(browser, tmp_path):
     browser.open(write_atlas(tmp_path))
     assert "no bands.json" in browser.evaluate("document.getElementById('summary').textContent")
     assert browser.evaluate("document.getElementById('colour').value") == "rpd_peak"
+    assert browser.problems() == []
+
+
+@pytest.mark.browser
+def test_norms_are_drawn_on_request(browser, tmp_path):
+    maps = write_probe(tmp_path)
+    write_norms(tmp_path, maps)
+    browser.open(write_atlas(tmp_path), "#L3H2")
+    curves = "document.querySelectorAll('#plot polyline').length"
+    assert browser.evaluate(curves) == 4
+    browser.evaluate("document.getElementById('norm').click()")
+    assert browser.evaluate(curves) == 5
+    assert any(words.startswith("norm of q and k, L3H2: highest") for words in texts(browser, "#key li"))
+    rows = texts(browser, "#values td:last-child")
+    expected = 0.5 * (4.0 - maps["rpd"].mean(axis=0)[1, 2])
+    np.testing.assert_allclose([float(cell) for cell in rows], expected, rtol=6e-3)
+    assert "norm of q and k against RPD (ρ)" in texts(browser, "#colour option")
+    assert browser.problems() == []
+
+
+@pytest.mark.browser
+def test_the_axis_is_that_of_the_heads_layer(browser, tmp_path):
+    """Periods end at 35 thousand tokens for base 1e4, below 500 for base 100."""
+    write_layers_of_two_kinds(tmp_path)
+    path = write_atlas(tmp_path)
+    browser.open(path, "#L2H1")
+    assert {"100", "1k", "10k"} <= set(texts(browser, "#plot text"))
+    assert any("r=9.6" in words for words in texts(browser, "#key li"))
+    mean = "document.getElementById('mean-rpd').toDataURL()"
+    full = browser.evaluate(mean)
+    browser.evaluate("location.hash = '#L3H1'")
+    browser.settle()
+    ticks = set(texts(browser, "#plot text"))
+    assert "100" in ticks
+    assert not {"1k", "10k"} & ticks
+    assert any("r=4" in words for words in texts(browser, "#key li"))
+    assert texts(browser, "#values td:nth-child(2)")[-1] == "471"
+    assert browser.evaluate(mean) != full
+    assert "in 2 of 2 layers" in browser.evaluate("document.getElementById('summary').textContent")
+    assert browser.problems() == []
+
+
+@pytest.mark.browser
+def test_a_model_without_a_classified_head_is_shown_too(browser, tmp_path):
+    """As `hwh probe` writes heads.csv where no layer has a band: no share below it, no class."""
+    write_probe(tmp_path)
+    heads = pd.read_csv(tmp_path / "heads.csv")
+    nothing = dict.fromkeys(("s_ret", "s_ret_lo", "s_ret_hi", "boundary", "d_ratio"), np.nan)
+    heads.assign(**nothing, head_class="unclassified").to_csv(tmp_path / "heads.csv", index=False)
+    browser.open(write_atlas(tmp_path), "#L3H2")
+    assert title(browser) == "Layer 3, head 2: unclassified"
+    assert browser.evaluate("document.querySelectorAll('#plot polyline').length") == 4
+    assert browser.evaluate("document.getElementById('ranking-title').textContent").endswith("QRscore")
     assert browser.problems() == []

@@ -198,6 +198,7 @@ rule head_atlas:
         record="<results>/pretrained/{pretrained}/probe.json",
         heads="<results>/pretrained/{pretrained}/heads.csv",
         bands="<results>/pretrained/{pretrained}/bands.json",
+        norms="<results>/pretrained/{pretrained}/norms.npz",
     output:
         report(
             "<results>/pretrained/{pretrained}/atlas.html",

@@ -100,19 +100,23 @@ const drawLegend = () => {
 };
 
 // Place of a period on the axis of frequency groups; null outside of the rotated groups.
-const placeOf = (period) => {
-  for (let r = 0; r + 1 < F && D.periods[r + 1] !== null; r++) {
-    if (D.periods[r] <= period && period <= D.periods[r + 1]) return r + Math.log(period / D.periods[r]) / Math.log(D.periods[r + 1] / D.periods[r]);
+const placeOf = (period, { periods }) => {
+  for (let r = 0; r + 1 < F && periods[r + 1] !== null; r++) {
+    if (periods[r] <= period && period <= periods[r + 1]) return r + Math.log(period / periods[r]) / Math.log(periods[r + 1] / periods[r]);
   }
   return null;
 };
 const letters = "abcdefghijklmnopqrstuvwxyz";
-const predicted = D.predicted.map((row, i) => ({ ...row, letter: letters[i % 26], inside: row.index >= 0 && row.index <= F - 1 }));
+const predictedOn = (table) => table.predicted.map((row, i) => ({ ...row, letter: letters[i % 26], inside: row.index >= 0 && row.index <= F - 1 }));
 
 const drawPlot = () => {
   const width = 760, height = 380, left = 62, right = 14, top = 52, bottom = 52;
-  const layer = Math.floor(state.head / H), log = $("log").checked;
+  const layer = layerOf(state.head), table = tableOf(layer), predicted = predictedOn(table), log = $("log").checked;
   const lines = [];
+  if ($("norm")?.checked) {
+    const norm = curve("norm", state.head), most = Math.max(...norm), height = Math.max(...curve("rfis", state.head), ...curve("rpd", state.head));
+    lines.push({ ...CURVES.norm, values: norm.map((value) => (value / most) * height), width: 2, opacity: 1, title: `${CURVES.norm.name}, ${name(state.head)}: highest ${text(most)} in the logit, drawn to the height of RFIS and RPD` });
+  }
   if ($("mean").checked) for (const metric of ["rfis", "rpd"]) lines.push({ ...CURVES[metric], values: means[metric][layer], width: 1.3, opacity: 0.65, title: `${CURVES[metric].name}, mean of layer ${D.layers[layer]}` });
   if (state.pinned !== null) for (const metric of ["rfis", "rpd"]) lines.push({ ...CURVES[metric], colour: "#000000", values: curve(metric, state.pinned), width: 1.2, opacity: 0.8, title: `${CURVES[metric].name}, ${name(state.pinned)}` });
   for (const metric of ["rfis", "rpd"]) lines.push({ ...CURVES[metric], values: curve(metric, state.head), width: 2.4, opacity: 1, title: `${CURVES[metric].name}, ${name(state.head)}` });
@@ -143,12 +147,12 @@ const drawPlot = () => {
     label(left - 6, y(value) + 4, log ? decade(value) : text(value), "end");
   }
   for (let power = 0; power < 12; power++) for (let digit = 1; digit < 10; digit++) {
-    const place = placeOf(digit * 10 ** power);
+    const place = placeOf(digit * 10 ** power, table);
     if (place === null) continue;
     add("line", { x1: x(place), x2: x(place), y1: height - bottom, y2: height - bottom + (digit === 1 ? 8 : 4), stroke: "#333" });
     if (digit === 1) label(x(place), height - bottom + 21, periodText(10 ** power));
   }
-  if (D.periods[F - 1] === null) label(width - right, height - bottom + 21, "no rotation", "end");
+  if (table.periods[F - 1] === null) label(width - right, height - bottom + 21, "no rotation", "end");
   for (let r = 0; r < F; r += step((width - left - right) / F, 44)) {
     add("line", { x1: x(r), x2: x(r), y1: top - 5, y2: top, stroke: "#333" });
     label(x(r), top - 9, String(r), "middle", { class: "soft" });
@@ -164,7 +168,7 @@ const drawPlot = () => {
     const points = Array.from(line.values, (value, r) => `${x(r).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
     add("polyline", { points, fill: "none", stroke: line.colour, "stroke-width": line.width, "stroke-dasharray": line.dash, opacity: line.opacity });
   }
-  const peak = D.layer_peaks[D.layers[layer]];
+  const peak = table.peaks[D.layers[layer]];
   if (Number.isFinite(peak)) add("path", { d: `M${x(peak)},${height - bottom - 1} l-6,11 h12 z`, fill: "#009e73", stroke: "#fff" });
   add("path", { d: `M${left},${top} V${height - bottom} H${width - right} V${top} Z`, fill: "none", stroke: "#333" });
   $("plot").replaceChildren(svg);
@@ -193,7 +197,7 @@ const drawPlot = () => {
 };
 
 const drawNumbers = () => {
-  const layer = Math.floor(state.head / H), list = $("numbers");
+  const layer = layerOf(state.head), { periods } = tableOf(layer), list = $("numbers");
   $("head-title").textContent = `Layer ${D.layers[layer]}, head ${state.head % H}` + (D.head_class === null ? "" : `: ${classOf(state.head)}`);
   list.replaceChildren();
   for (const metric of METRICS) {
@@ -202,7 +206,8 @@ const drawNumbers = () => {
     pair.append(element("dt", {}, metric.label), element("dd", {}, metric.show(state.head)));
     list.append(pair);
   }
-  const rows = [["r", "period (tokens)", "RFIS", "RPD"], ...Array.from({ length: F }, (_, r) => [r, periodText(D.periods[r]), text(curve("rfis", state.head)[r]), text(curve("rpd", state.head)[r])])];
+  const shown = Object.keys(CURVES).filter((metric) => metric in maps);
+  const rows = [["r", "period (tokens)", ...shown.map((metric) => CURVES[metric].name)], ...Array.from({ length: F }, (_, r) => [r, periodText(periods[r]), ...shown.map((metric) => text(curve(metric, state.head)[r]))])];
   $("values").replaceChildren(...rows.map((cells, i) => {
     const row = element("tr");
     row.append(...cells.map((content) => element(i ? "td" : "th", i ? {} : { scope: "col" }, String(content))));
@@ -211,7 +216,8 @@ const drawNumbers = () => {
 };
 
 const drawRanking = () => {
-  const metric = METRICS.find((other) => other.key === (state.metric.rank ?? state.metric.key)) ?? state.metric;
+  // Where no head has a class there is nothing to rank classes by.
+  const metric = METRICS.find((other) => other.key === (state.metric.rank ?? state.metric.key)) ?? METRICS.find((other) => other.key in columns);
   const heads = Array.from({ length: L * H }, (_, head) => head).filter((head) => present(head) && Number.isFinite(columns[metric.key][head]));
   heads.sort((a, b) => columns[metric.key][b] - columns[metric.key][a] || a - b);
   $("ranking-title").textContent = `Highest ${Math.min(20, heads.length)} heads: ${metric.label}`;
@@ -232,6 +238,7 @@ const drawRanking = () => {
 const meanSize = { width: Math.max(4, Math.min(14, Math.floor(560 / F))), height: Math.max(5, Math.min(12, Math.floor(380 / L))) };
 const drawMean = (metric) => {
   const { width, height } = meanSize, left = LEFT, top = 36, bottom = top + height * L;
+  const layer = layerOf(state.head), table = tableOf(layer), predicted = predictedOn(table);
   const context = canvasOf($(`mean-${metric}`), left + width * F + 14, bottom + 44);
   const most = Math.max(...means[metric].flatMap((row) => Array.from(row)).filter(Number.isFinite), 1e-12);
   const x = (r) => left + width * (r + 0.5);
@@ -244,13 +251,13 @@ const drawMean = (metric) => {
   for (let layer = 0; layer < L; layer += step(height, 12)) context.fillText(D.layers[layer], left - 5, top + height * (layer + 0.5));
   context.textAlign = "center";
   for (let power = 0; power < 12; power++) {
-    const place = placeOf(10 ** power);
+    const place = placeOf(10 ** power, table);
     if (place === null) continue;
     context.fillRect(x(place), bottom, 1, 5);
     context.fillText(periodText(10 ** power), x(place), bottom + 24);
   }
   context.textAlign = "left";
-  context.fillText(`period (tokens); darkest 0, brightest ${text(most)}`, left, bottom + 38);
+  context.fillText(`period (tokens)${D.tables.length > 1 ? ` in layer ${D.layers[layer]}` : ""}; darkest 0, brightest ${text(most)}`, left, bottom + 38);
   predicted.filter((row) => row.inside).forEach((row, i) => {
     for (const [from, to] of [[top - 8, top + 6], [bottom - 6, bottom + 8]]) {
       context.fillStyle = "#ffffff";
@@ -262,21 +269,20 @@ const drawMean = (metric) => {
     context.fillText(row.letter, x(row.index), top - 15 - 10 * (i % 2));
   });
   context.fillStyle = "#009e73";
-  for (const band of D.bands) {
+  for (const band of table.bands) {
     context.beginPath();
     context.moveTo(x(band.centre), bottom + 1);
     context.lineTo(x(band.centre) - 6, bottom + 12);
     context.lineTo(x(band.centre) + 6, bottom + 12);
     context.fill();
   }
-  const layer = Math.floor(state.head / H);
   context.strokeStyle = "#009e73";
   context.lineWidth = 2;
   context.strokeRect(left - 1, top + height * layer - 1, width * F + 2, height + 2);
 };
 
 const drawSummary = () => {
-  const places = D.bands.map((band) => `r=${text(band.centre)}${band.ci ? ` [${band.ci.map(text).join(", ")}]` : ""}, ${periodText(band.period)} tokens, in ${band.layers} of ${L} layers`);
+  const places = D.tables.flatMap(({ bands, layers }) => bands.map((band) => ({ ...band, of: layers }))).map((band) => `r=${text(band.centre)}${band.ci ? ` [${band.ci.map(text).join(", ")}]` : ""}, ${periodText(band.period)} tokens, in ${band.layers} of ${band.of} layers`);
   $("summary").textContent = !D.has_bands ? "Bands were not looked for: this folder has no bands.json."
     : places.length ? `Band${places.length > 1 ? "s" : ""} found in RPD: ${places.join("; ")}.` : "No band was found in RPD.";
 };
@@ -311,7 +317,7 @@ $("map").addEventListener("mousemove", (event) => {
 });
 $("map").addEventListener("mouseleave", () => { $("tip").hidden = true; });
 $("map").addEventListener("keydown", (event) => {
-  const layer = Math.floor(state.head / H), head = state.head % H;
+  const layer = layerOf(state.head), head = state.head % H;
   const target = {
     ArrowLeft: [layer, head - 1], ArrowRight: [layer, head + 1], ArrowUp: [layer - 1, head], ArrowDown: [layer + 1, head],
     Home: [layer, 0], End: [layer, H - 1], PageUp: [layer - 5, head], PageDown: [layer + 5, head],
@@ -327,7 +333,7 @@ for (const metric of ["rfis", "rpd"]) {
     if (found) select(found[0] * H + (state.head % H));
   });
 }
-for (const id of ["log", "mean"]) $(id).addEventListener("change", drawPlot);
+for (const id of ["log", "mean", "norm"]) $(id)?.addEventListener("change", drawPlot);
 $("pin").addEventListener("click", () => {
   state.pinned = state.pinned === null ? state.head : null;
   $("pin").textContent = state.pinned === null ? "Keep for comparison" : `Drop ${name(state.pinned)}`;

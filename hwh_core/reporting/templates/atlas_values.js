@@ -1,11 +1,11 @@
 // Data of the page and how its numbers are written.
 const $ = (id) => document.getElementById(id);
 const D = JSON.parse($("data").textContent);
-const L = D.layers.length, H = D.heads, F = D.periods.length;
+const L = D.layers.length, H = D.heads, F = D.tables[0].periods.length;
 // Okabe and Ito (2008); the letters repeat in the cells what the colours say.
 const CLASS_COLOURS = { retrieval: "#d55e00", positional: "#0072b2", mixed: "#f0e442", unclassified: "#bbbbbb" };
 const CLASS_LETTERS = { retrieval: "R", positional: "P", mixed: "M", unclassified: "" };
-const CURVES = { rfis: { name: "RFIS", colour: "#0072b2", dash: "" }, rpd: { name: "RPD", colour: "#d55e00", dash: "7 4" } };
+const CURVES = { rfis: { name: "RFIS", colour: "#0072b2", dash: "" }, rpd: { name: "RPD", colour: "#d55e00", dash: "7 4" }, norm: { name: "norm of q and k", colour: "#aa3377", dash: "2 3" } };
 const CIVIDIS = ["#00224e", "#1a386f", "#434e6c", "#61656f", "#7d7c78", "#9b9476", "#bcae6c", "#dec958", "#fee838"];
 const MAGMA = ["#000004", "#1d1147", "#51127c", "#832681", "#b73779", "#e75263", "#fc8961", "#fec488", "#fcfdbf"];
 const MISSING = "#dddddd";
@@ -28,6 +28,9 @@ const decode = (text) => {
 };
 const decodeAll = (texts) => Object.fromEntries(Object.entries(texts).map(([name, text]) => [name, decode(text)]));
 const maps = decodeAll(D.maps), columns = decodeAll(D.columns);
+// Layers may rotate with frequencies of their own: a table holds these, and the bands found and predicted on them.
+const layerOf = (head) => Math.floor(head / H);
+const tableOf = (layer) => D.tables[D.table_of_layer[layer]];
 const present = (head) => D.present[head] === "1";
 const classOf = (head) => D.classes[Number(D.head_class[head])];
 const curve = (metric, head) => maps[metric].subarray(head * F, (head + 1) * F);
@@ -52,7 +55,7 @@ const periodText = (period) => {
   for (const [limit, suffix] of [[1e6, "M"], [1e3, "k"]]) if (period >= limit) return Number((period / limit).toPrecision(3)) + suffix;
   return period >= 10 ? String(Number(period.toPrecision(3))) : period.toFixed(1);
 };
-const groupText = (r) => (Number.isFinite(r) ? `r=${r}, ${D.periods[r] === null ? "no rotation" : periodText(D.periods[r]) + " tokens"}` : "–");
+const groupText = (r, { periods }) => (Number.isFinite(r) ? `r=${r}, ${periods[r] === null ? "no rotation" : periodText(periods[r]) + " tokens"}` : "–");
 const shareText = (head) => `${text(columns.s_ret[head])} [${text(columns.s_ret_lo[head])}, ${text(columns.s_ret_hi[head])}]`;
 
 const METRICS = [
@@ -61,10 +64,12 @@ const METRICS = [
   { key: "qr", label: "QRscore" },
   { key: "qr_calibrated", label: "QRscore, calibrated" },
   { key: "ld", label: "LDscore" },
-  { key: "rpd_peak", label: "frequency of the highest RPD", show: (head) => groupText(columns.rpd_peak[head]), top: F - 1, end: (r) => groupText(r) },
+  { key: "rpd_peak", label: "frequency of the highest RPD", show: (head) => groupText(columns.rpd_peak[head], tableOf(layerOf(head))), top: F - 1, end: (r) => (D.tables.length > 1 ? `r=${r}` : groupText(r, D.tables[0])) },
   { key: "d_ratio", label: "RPD over RFIS" },
   { key: "rfis_total", label: "RFIS, all frequencies" },
   { key: "rpd_total", label: "RPD, all frequencies" },
+  { key: "norm_rfis", label: "norm of q and k against RFIS (ρ)", top: 1 },
+  { key: "norm_rpd", label: "norm of q and k against RPD (ρ)", top: 1 },
 ].filter(({ key }) => (key === "head_class" ? D.head_class !== null : columns[key]?.some(Number.isFinite)));
 for (const metric of METRICS) {
   if (metric.key === "head_class") { metric.show = classOf; continue; }
