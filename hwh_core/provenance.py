@@ -131,19 +131,32 @@ def _relative_name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.as_posix()
 
 
+def data_files(path: Path) -> list[Path]:
+    """Files beside Python that a module loads: those of its DATA_FILES, glob patterns below its folder; sorted."""
+    patterns = [
+        pattern
+        for node in _tree(path).body
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "DATA_FILES" for target in node.targets)
+        for pattern in ast.literal_eval(node.value)
+    ]
+    return sorted({found for pattern in patterns for found in path.parent.glob(pattern)})
+
+
 @cache
 def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[str, ...] = PLUMBING) -> str:
     """Hash of everything that the given files run (import closure, by syntax tree): 16 hexadecimal digits.
 
-    Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. With
+    Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. Templates
+    and other files that a module names in DATA_FILES belong to it, by their content. With
     ``only``, files whose path starts with none of these prefixes are left out, with ``without`` those whose path starts
     with one of these and what only they import: no result must be made anew since the writing of a manifest was mended.
     """
     closure = sorted({file for path in paths for file in import_closure(ROOT / path, ends=without)})
-    names = [(file, _relative_name(file)) for file in closure]
+    content = {file: syntax_hash(file) for file in closure}
+    content |= {file: sha256_of(file) for module in closure for file in data_files(module)}
     lines = [
-        f"{syntax_hash(file)}  {name}"
-        for file, name in names
+        f"{found}  {name}"
+        for name, found in ((_relative_name(file), found) for file, found in content.items())
         if (only is None or name.startswith(only)) and not name.startswith(without)
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

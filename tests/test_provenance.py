@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -18,8 +19,10 @@ FILES = {
     "hwh_core/middle.py": "from .base import value\n\n\ndef twice():\n    return 2 * value()\n",
     "hwh_core/lazy.py": "LAZY = 1\n",
     "hwh_core/unused.py": "UNUSED = 1\n",
+    "hwh_core/sub/page.txt": "A page of words.\n",
+    "hwh_core/sub/other.txt": "No module loads this.\n",
     "hwh_core/sub/__init__.py": "from ..base import value\n",
-    "hwh_core/sub/leaf.py": "import math\n\nLEAF = math.pi\n",
+    "hwh_core/sub/leaf.py": 'import math\n\nDATA_FILES = ("page*",)\nLEAF = math.pi\n',
     "kernels/__init__.py": "",
     "kernels/fast.py": "FAST = 1\n",
     "scripts/one.py": (
@@ -37,6 +40,8 @@ USERS = {
     "hwh_core/unused.py": set(),
     "hwh_core/sub/__init__.py": {"scripts/two.py"},
     "hwh_core/sub/leaf.py": {"scripts/two.py"},
+    "hwh_core/sub/page.txt": {"scripts/two.py"},
+    "hwh_core/sub/other.txt": set(),
     "kernels/fast.py": {"scripts/two.py"},
     "scripts/one.py": {"scripts/one.py"},
     "scripts/three.py": {"scripts/three.py"},
@@ -125,6 +130,36 @@ def test_restored_code_has_its_old_hash(project):
     assert hashes() != before
     source.write_text(text, encoding="utf-8")
     assert hashes() == before
+
+
+def test_every_data_file_is_named_by_the_module_that_loads_it():
+    """Or, as task files of the evaluation, by the rule that reruns for it: an edit there must not go unseen."""
+    package = provenance.ROOT / "hwh_core"
+    named = {module: provenance.data_files(module) for module in package.rglob("*.py")}
+    for module, found in named.items():
+        assert found or "DATA_FILES" not in module.read_text(encoding="utf-8") or module.name == "provenance.py", module
+    rules = "".join(path.read_text(encoding="utf-8") for path in (provenance.ROOT / "workflow/rules").glob("*.smk"))
+    by_rules = [provenance.ROOT.glob(pattern) for pattern in re.findall(r"parts\(\"([^\"]+)\"\)", rules)]
+    seen = {file for found in (*named.values(), *by_rules) for file in found}
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert files
+    assert files <= seen
+
+
+@pytest.mark.parametrize(
+    ("edited", "program"),
+    [("templates/claims.md.jinja", "make_claims"), ("templates/table.md.jinja", "make_table"),
+     ("templates/atlas.js", "make_atlas"), ("hwh.mplstyle", "draw_figure")],
+)  # fmt: skip
+def test_templates_belong_to_the_programs_that_fill_them(monkeypatch, edited, program):
+    before = {name: provenance.code_hash(f"scripts/{name}.py") for name in ("train", "evaluate", program)}
+    other = provenance.ROOT / "hwh_core/reporting" / edited
+    sha256 = provenance.sha256_of
+    monkeypatch.setattr(provenance, "sha256_of", lambda path: "edited" if path == other else sha256(path))
+    forget()
+    after = {name: provenance.code_hash(f"scripts/{name}.py") for name in before}
+    forget()
+    assert {name for name in before if before[name] != after[name]} == {program}
 
 
 def test_only_narrows_the_hash(project):

@@ -19,6 +19,7 @@ from .qk_norms import norm_product
 from .results import HEADS_COLUMNS, Maps, ResultFolder
 from .selection import ReportError
 
+DATA_FILES = ("templates/atlas*",)
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE = "atlas.html"
 PARTS = ("atlas_values.js", "atlas.js", "atlas.css")

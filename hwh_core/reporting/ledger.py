@@ -34,6 +34,7 @@ CLAIMS: list[Claim] = [
     *claims_pretrained.CLAIMS,
     *claims_hybrid.CLAIMS,
 ]
+DATA_FILES = ("templates/claims.md.jinja",)
 VERDICTS = ("reproduced", "not_reproduced", "inconclusive", "not_testable")
 SCALE_TITLES = {
     "N": "arithmetic and definitions",

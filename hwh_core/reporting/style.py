@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from .results import Results
 
+DATA_FILES = ("hwh.mplstyle",)
 TEXT_WIDTH = 7.0
 COLOUR_MAPS = {
     "rfis": "cividis",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .results import Results
     from .task_scores import SeedValues
 
+DATA_FILES = ("templates/table.*.jinja",)
 NOT_RUN = "not run"
 
 

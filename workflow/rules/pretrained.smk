@@ -220,7 +220,6 @@ rule head_atlas:
     params:
         program=program("make_atlas"),
         code=code("make_atlas"),
-        page=parts("hwh_core/reporting/templates/atlas*"),
         folder=lambda wildcards, input: os.path.dirname(input.probe),
     shell:
         "python {params.program:q} {params.folder:q} --output {output:q} 2>&1 | tee {log:q}"
