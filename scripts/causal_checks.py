@@ -29,12 +29,10 @@ def main() -> None:
     take_devices()
 
     from hwh_core.config import CausalConfig
-    from hwh_core.files import sha256_of, write_table
-    from hwh_core.probes.causal import causal_check, sentences, summarise
+    from hwh_core.probes.causal import causal_check, sentences, write_checks
     from hwh_core.probes.jobs import setting
     from hwh_core.probes.pretrained import load_model, load_tokenizer
     from hwh_core.probes.text import prose_documents
-    from hwh_core.provenance import write_manifest
     from hwh_core.reporting.results import HEADS_COLUMNS, ResultFolder
 
     folder = ResultFolder(options.probe.parent)
@@ -51,17 +49,13 @@ def main() -> None:
         rotated=int((inv_freq > 0).sum()),
         seed=setting(settings, "seed"),
     )
-    summary = summarise(table, settings["seed"])
-    beside = options.output.with_name(f"{options.output.stem}_summary.csv")
-    write_table(summary, beside)
-    write_table(table, options.output)
-    write_manifest(
+    summary = write_checks(
+        table,
         options.output,
         inputs=[*folder.used, options.documents],
         settings=settings,
         seed=settings["seed"],
         started=started,
-        extra={"beside": {beside.name: sha256_of(beside)}},
     )
     print("\n".join(sentences(summary)))
 

@@ -1,7 +1,8 @@
 """Table of the claims of a finished run; of a probed model, its head atlas as one HTML page.
 
 Of a results folder it reads claims.json, which `snakemake claims` makes. Of the folder of a probe (probe.npz, and what
-else lies there of probe.json, heads.csv and bands.json) it writes atlas.html, which opens without a server.
+else lies there of probe.json, heads.csv, bands.json, norms.npz and causal_summary.csv) it writes atlas.html, which
+opens without a server.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--verdict: {args.results} is the folder of a probe, which holds no claims; leave it out")
         from ..reporting.atlas import write_atlas
 
-        print(f"Head atlas: {write_atlas(args.results).resolve()}")
+        print(f"Head atlas: {write_atlas(args.results, causal=True).resolve()}")
         return 0
     return _print_claims(args)
 

@@ -114,7 +114,7 @@ class CausalConfig(Strict):
     num_windows: PositiveInt = Field(default=16, description="windows over which the loss is averaged")
     num_needles: PositiveInt = Field(default=20, description="needle prompts, spread evenly over depths")
     random_draws: PositiveInt = Field(default=5, description="random sets of the same size in every layer")
-    batch_tokens: PositiveInt = 4096
+    batch_tokens: PositiveInt = Field(default=4096, description="tokens that go through the model together")
 
 
 class PretrainedFigure(Strict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from ..config import CausalConfig
 from ..evaluation.haystacks import prose_haystack
 from ..evaluation.likelihood import score_pairs
 from ..evaluation.niah import NiahGenerator
+from ..files import write_table
 from ..progress import progress as show_progress
+from ..provenance import write_manifest
 from ..statistics import percentile_interval, resample_weights, top_heads
+from .errors import ProbeError
 from .interventions import masked_heads, rotation_off
 from .pretrained import check_length
 from .text import token_windows
@@ -76,13 +80,15 @@ def head_sets(heads: pd.DataFrame) -> list[Intervention]:
 def frequency_sets(heads: pd.DataFrame, bands: dict[str, Any], rotated: int) -> list[Intervention]:
     """Rotated groups below the boundary of each layer, and those within one group of the peak of its band.
 
-    ``bands`` is bands.json; ``rotated`` the number of groups that rotate. Layers without a band are left as they are.
+    ``bands`` is bands.json; ``rotated`` the number of groups that rotate. Layers without a band are left as they are;
+    those with frequencies of their own (Gemma 3) have bands of their own.
     """
     boundary = heads.groupby("layer")["boundary"].first().dropna()
     below = {int(layer): tuple(range(int(np.floor(b)) + 1, rotated)) for layer, b in boundary.items()}
     band = {
         int(row["layer"]): tuple(r for r in range(rotated) if abs(r - row["peak"]) <= 1)
-        for row in bands["band"]["layers"]
+        for record in (bands, *bands.get("other_frequencies", []))
+        for row in record["band"]["layers"]
         if row["verdict"] == "peak"
     }
     return [one for one in (Intervention(BELOW, "rotation", below), Intervention(BAND, "rotation", band)) if one.size]
@@ -151,15 +157,21 @@ def causal_check(
 
     ``heads`` and ``bands`` are the contents of heads.csv and bands.json of this model, ``texts`` held-out documents,
     ``rotated`` the number of frequency groups that rotate. The baseline is the intervention ``none``. The model is
-    left as it was. Raises the errors of :mod:`hwh_core.probes.interventions` and of the needle generator.
+    left as it was. Raises :class:`ProbeError` where there is neither a class of heads nor a band, and the errors of
+    :mod:`hwh_core.probes.interventions` and of the needle generator.
     """
     import pandas as pd
 
+    sets = [*head_sets(heads), *frequency_sets(heads, bands, rotated)]
+    if not sets:
+        raise ProbeError(
+            "heads.csv, bands.json: neither a class of heads nor a band was found: nothing can be taken away"
+        )
     measure = Measurement(model, tokenizer, texts, settings, seed)
     generator = np.random.default_rng(seed)
     heads_a_layer = int(heads["head"].max()) + 1
     runs: list[tuple[Intervention, float | None]] = [(Intervention("none", "none", {}), None)]
-    for one in [*head_sets(heads), *frequency_sets(heads, bands, rotated)]:
+    for one in sets:
         available = heads_a_layer if one.kind == "heads" else rotated
         controls = [random_like(one, available, draw, generator) for draw in range(settings.random_draws)]
         runs += [(one, None), *((control, overlap(one, control)) for control in controls)]
@@ -220,6 +232,24 @@ def summarise(table: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 def _samples(rows: pd.DataFrame) -> np.ndarray:
     return rows.sort_values("sample")["value"].to_numpy(dtype=float)
+
+
+def write_checks(
+    table: pd.DataFrame,
+    output: Path,
+    *,
+    inputs: Sequence[Path],
+    settings: dict[str, Any],
+    seed: int,
+    started: float,
+) -> pd.DataFrame:
+    """Write what :func:`causal_check` gave as ``output`` (.csv) and, beside it, its summary, which is returned."""
+    summary = summarise(table, seed)
+    beside = output.with_name(f"{output.stem}_summary.csv")
+    write_table(summary, beside)
+    write_table(table, output)
+    write_manifest(output, inputs=list(inputs), settings=settings, seed=seed, started=started, beside=[beside])
+    return summary
 
 
 def sentences(summary: pd.DataFrame) -> Sequence[str]:

@@ -15,6 +15,7 @@ from ..files import atomic_write
 from ..provenance import write_manifest
 from ..rope import period_at, periods, predicted_index_on_grid, predicted_period
 from ..statistics import spearman
+from .causal import causal_rows
 from .qk_norms import norm_product
 from .results import HEADS_COLUMNS, Maps, ResultFolder
 from .selection import ReportError
@@ -144,8 +145,10 @@ def _frequencies(maps: Maps, bands: dict[str, Any], about: dict[str, Any]) -> tu
     return tables, [int(number) for number in table_of_layer]
 
 
-def page_data(folder: ResultFolder) -> dict[str, Any]:
+def page_data(folder: ResultFolder, causal: bool = False) -> dict[str, Any]:
     """All that the page shows: probe.npz and, where they lie there, probe.json, heads.csv, bands.json and norms.npz.
+
+    With ``causal`` also causal_summary.csv.
 
     Raises :class:`ReportError` where files are missing, damaged, or of different models.
     """
@@ -178,6 +181,7 @@ def page_data(folder: ResultFolder) -> dict[str, Any]:
         "classes": list(CLASSES),
         "head_class": None if classes is None else "".join(str(code) for code in classes.reshape(-1)),
         "has_bands": bool(bands),
+        "causal": causal_rows(folder) if causal else [],
     }
 
 
@@ -204,12 +208,15 @@ def render(data: dict[str, Any]) -> str:
     )
 
 
-def write_atlas(folder: str | Path, output: str | Path | None = None) -> Path:
-    """Write the atlas of a probe's folder (by default as atlas.html in it) with its manifest; return its path."""
+def write_atlas(folder: str | Path, output: str | Path | None = None, *, causal: bool = False) -> Path:
+    """Write the atlas of a probe's folder (by default as atlas.html in it) with its manifest; return its path.
+
+    With ``causal`` causal checks that lie there are shown too; the workflow, which makes them on demand, does not.
+    """
     started = time.time()
     source = ResultFolder(folder)
     page = source.root / PAGE if output is None else Path(output)
-    data = page_data(source)
+    data = page_data(source, causal)
     with atomic_write(page) as temporary:
         temporary.write_text(render(data), encoding="utf-8")
     write_manifest(page, inputs=source.used, settings={"title": data["title"]}, started=started)

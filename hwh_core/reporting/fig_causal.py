@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..config import PretrainedModel
+from .causal import MEASURES, UNITS
 from .headfigures import stacked
 from .results import Results
 from .selection import pretrained_of_figure
 from .style import OKABE_ITO, Drawing
-
-MEASURES = {"loss": "loss (nats/token)", "needle": "needle answer (nats/token)", "exact": "needles answered (share)"}
-UNITS = {"heads": "heads off", "rotation": "rotations off"}
 
 
 def draw(results: Results) -> Drawing:

@@ -42,7 +42,7 @@ INFLUENCE_COLUMNS = INFLUENCE_KEYS | {
 INFLUENCE_BINS_COLUMNS = INFLUENCE_KEYS | {"distance_from_tokens", "distance_below_tokens", "share"}
 CAUSAL_COLUMNS = {
     "intervention", "kind", "measure", "places", "baseline", "change", "change_low", "change_high", "random_change",
-    "random_low", "random_high", "n_samples",
+    "random_low", "random_high", "over_random", "over_random_low", "over_random_high", "n_samples",
 }  # fmt: skip
 PROMPT_COLUMNS = {"length", "depth", "sample", "needle_distance", "correct"}
 

@@ -213,7 +213,8 @@ def causal_summary() -> pd.DataFrame:
         {
             "intervention": name, "kind": kind, "measure": measure, "places": 10, "baseline": 3.0, "change": sign * 0.5,
             "change_low": sign * 0.5 - 0.1, "change_high": sign * 0.5 + 0.1, "random_change": sign * 0.1,
-            "random_low": sign * 0.1 - 0.05, "random_high": sign * 0.1 + 0.05, "n_samples": 8,
+            "random_low": sign * 0.1 - 0.05, "random_high": sign * 0.1 + 0.05, "over_random": sign * 0.4,
+            "over_random_low": sign * 0.4 - 0.1, "over_random_high": sign * 0.4 + 0.1, "n_samples": 8,
         }
         for name, kind in (("retrieval heads", "heads"), ("below the band", "rotation"))
         for measure, sign in (("loss", 1), ("needle", 1), ("exact", -1))

@@ -1,0 +1,99 @@
+"""Causal checks of your own model: what it loses without heads of a class, or without rotation, beside random sets.
+
+MODEL is the one that `hwh probe MODEL --out DIR` has probed. Takes away the output of retrieval heads, of positional
+heads and of the top 5% QR heads, and the rotation of frequencies below the band and in it; measures the loss on prose
+and how likely the planted number of a needle prompt is. Writes causal.csv and causal_summary.csv, which
+`hwh report DIR` shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..config.pretrained import CausalConfig
+from ..devices import take_devices
+from ..locks import only_writer
+from ..scripting import UserError
+
+PROBE_FILES = ("probe.npz", "probe.json", "heads.csv", "bands.json")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Register the options of `hwh causal`."""
+    parser = subparsers.add_parser(
+        "causal", help="loss and needle answers without heads of a class or without rotation", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name@<commit>")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that hwh probe wrote")
+    parser.add_argument(
+        "--text", type=Path, nargs="+", required=True, metavar="FILE",
+        help="prose that the model was not trained on (.txt, or rows with a column text): windows and haystacks",
+    )  # fmt: skip
+    for name, field in CausalConfig.model_fields.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=field.default, metavar="N",
+            help=f"{field.description} (default: {field.default})",
+        )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="which windows, needles and random sets (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the checks and print a line for each."""
+    with only_writer(args.out.resolve().with_name(f".{args.out.resolve().name}.lock"), args.out):
+        return _run(args)
+
+
+def _settings(args: argparse.Namespace) -> CausalConfig:
+    try:
+        return CausalConfig.model_validate({name: getattr(args, name) for name in CausalConfig.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = str(first["loc"][0]).replace("_", "-")
+        raise UserError(f"--{option}: {first['input']} does not fit ({first['msg']})") from None
+
+
+def _run(args: argparse.Namespace) -> int:
+    from ..files import read_json
+    from ..probes.causal import causal_check, sentences, write_checks
+    from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model
+    from ..probes.samples import read_texts
+    from ..probes.weights import check_weights, weights_fingerprint
+    from ..reporting.results import HEADS_COLUMNS, ResultFolder
+
+    settings, started = _settings(args), time.time()
+    for name in PROBE_FILES:
+        if not (args.out / name).is_file():
+            raise UserError(
+                f"--out: {args.out} has no {name}; first run hwh probe {args.model} --samples ... --out {args.out} "
+                "(models whose layers hold different numbers of heads get no heads.csv, and no checks)"
+            )
+    for path in args.text:
+        if not path.is_file():
+            raise UserError(f"--text: {path} does not exist")
+    probed = read_json(args.out / "probe.json").get("settings")
+    if probed is None:
+        raise UserError(f"--out: {args.out} was not written by hwh probe; probe the model first")
+    take_devices()
+    path = locate_model(args.model)
+    tokenizer, model = load_tokenizer(path), load_model(path, dtype=probed["dtype"], check=check_weights)
+    if weights_fingerprint(model) != probed["model"]:
+        raise UserError(f"--out: {args.out} holds the probe of another model than {args.model}; name the one probed")
+    check_length(model, settings.length, "--length")
+    folder = ResultFolder(args.out)
+    rotated = int((folder.maps("probe.npz").inv_freq > 0).sum())
+    table = causal_check(
+        model, tokenizer, folder.table("heads.csv", HEADS_COLUMNS), folder.json("bands.json"),
+        read_texts(tuple(args.text)), settings, rotated=rotated, seed=args.seed,
+    )  # fmt: skip
+    summary = write_checks(
+        table, args.out / "causal.csv", inputs=[*folder.used, *args.text], settings=settings.model_dump(),
+        seed=args.seed, started=started,
+    )  # fmt: skip
+    print("\n".join(sentences(summary)))
+    return 0
