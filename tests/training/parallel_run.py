@@ -35,6 +35,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # One run in four parts: (processes, how they share the work, its last step).
 CHAIN = ((1, "ddp", 2), (2, "ddp", 4), (2, "fsdp", 6), (1, "fsdp", 8))
 SNAPSHOTS = [1, 3, 5, 8]
+# How two processes share the work: the file of the newest checkpoint, after step 4, that was cut in half before.
+DAMAGES = {"ddp": "model.safetensors", "fsdp": "optimizer.pt"}
 
 
 class Stopping(RandomLoader):
@@ -60,15 +62,21 @@ def train_case(name: str, folder: Path, workers: Workers) -> tuple[Trainer, Outc
     return trainer, trainer.run()
 
 
+def train_to(
+    last: int, parallel: str, folder: Path, workers: Workers, every: int = 2, snapshots: Snapshots | None = None
+) -> Outcome:
+    """A run of eight steps with a checkpoint after ``every`` so many, to its end or stopped after step ``last``."""
+    settings = parse_settings(make_settings(steps=8, checkpoint_every_steps=every, parallel=parallel))
+    model = build_model(settings.model.shape.model_dump(), "hwh_std", 1e4, True, LENGTH, 64, 0)
+    checkpoints = CheckpointFolder(folder, {}, 9)
+    return Trainer(model, Stopping(last), settings.training, LENGTH, checkpoints, workers, snapshots).run()
+
+
 def train_part(number: int, folder: Path, workers: Workers) -> Outcome:
     """Go on with the run of :data:`CHAIN`; all but its last part stop before the end."""
     processes, parallel, last = CHAIN[number]
     assert processes == workers.world_size
-    settings = parse_settings(make_settings(steps=8, checkpoint_every_steps=100, parallel=parallel))
-    model = build_model(settings.model.shape.model_dump(), "hwh_std", 1e4, True, LENGTH, 64, 0)
-    snapshots = Snapshots(folder / "snapshots", SNAPSHOTS, {})
-    checkpoints = CheckpointFolder(folder, {}, 9)
-    return Trainer(model, Stopping(last), settings.training, LENGTH, checkpoints, workers, snapshots).run()
+    return train_to(last, parallel, folder, workers, 100, Snapshots(folder / "snapshots", SNAPSHOTS, {}))
 
 
 def count_compiled_blocks(folder: Path, workers: Workers) -> dict[str, Any]:
@@ -93,7 +101,10 @@ def count_compiled_blocks(folder: Path, workers: Workers) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Losses and weights of all cases, the middle parts of the chain, and what was compiled, into ``folder``."""
+    """Losses and weights of all cases, losses of the damaged runs and what was compiled, into ``folder``.
+
+    Also the middle parts of the chain.
+    """
     workers = start_workers()
     results = {}
     for name in CASES:
@@ -102,6 +113,8 @@ def main(folder: Path) -> None:
             results[name] = [row["loss"] for row in outcome.rows]
             save_file(dict(trainer.model.named_parameters()), folder / f"{name}.safetensors")
     exits = [train_part(number, folder / "chain", workers).exit_code for number in (1, 2)]
+    for parallel in DAMAGES:
+        results[f"damaged_{parallel}"] = [row["loss"] for row in train_to(9, parallel, folder / parallel, workers).rows]
     results |= {"exits": exits, "compiled": count_compiled_blocks(folder / "compiled", workers)}
     if workers.is_first:
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")

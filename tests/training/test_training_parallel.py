@@ -16,8 +16,9 @@ from pathlib import Path
 
 import parallel_run
 import pytest
-from parallel_run import CASES, CHAIN, SNAPSHOTS, train_case, train_part
+from parallel_run import CASES, CHAIN, DAMAGES, SNAPSHOTS, train_case, train_part, train_to
 from safetensors.torch import load_file
+from test_training_faults import cut_in_half
 from test_training_trainer import ALONE
 
 from hwh_core.training.checkpoint import CheckpointFolder
@@ -28,15 +29,19 @@ LOSS, WEIGHT = 1e-6, 1e-6
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """What two processes left: of every case, and of the chain, whose first part one process has made before."""
+    """What two processes left: of every case, and of runs of which one process has made the first part before."""
     folder = tmp_path_factory.mktemp("parallel")
     assert train_part(0, folder / "chain", ALONE).exit_code == 143
+    for parallel, name in DAMAGES.items():
+        assert train_to(4, parallel, folder / parallel, ALONE).exit_code == 143
+        cut_in_half(folder / parallel / "step-00000004" / name)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launcher, parallel_run.__file__, str(folder)],
         capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
+    (folder / "errors.txt").write_text(done.stderr)
     return folder
 
 
@@ -94,6 +99,21 @@ def test_a_run_goes_on_at_any_number_of_processes(folder, results, tmp_path):
             for path in (folder / "chain", whole["chain"])
         )
         assert_close(own, other)
+
+
+@pytest.mark.parametrize("parallel", DAMAGES)
+def test_both_processes_go_on_from_before_a_damaged_checkpoint(folder, results, parallel, tmp_path):
+    """The first sets it aside and says so, once; the weights become those of a run that nothing disturbed."""
+    errors = (folder / "errors.txt").read_text()
+    assert errors.count(f"{parallel}/step-00000004 is damaged: the sha256 of {DAMAGES[parallel]} is not the") == 1
+    damaged = CheckpointFolder(folder / parallel, {}, 9)
+    assert damaged.damaged() == ["damaged-step-00000004"]
+    whole = train_to(9, parallel, tmp_path, ALONE)
+    assert results[f"damaged_{parallel}"] == pytest.approx([row["loss"] for row in whole.rows], rel=LOSS)
+    assert [path.name for path in damaged.folders()] == [f"step-0000000{step}" for step in (2, 4, 6, 8)]
+    assert_close(damaged.load_latest().model, CheckpointFolder(tmp_path, {}, 9).load_latest().model)
+    parts = [(row["step"], row["processes"]) for row in map(json.loads, damaged.log_path.read_text().splitlines())]
+    assert parts == [(step, 1 if step <= 2 else 2) for step in range(1, 9)]
 
 
 def test_blocks_of_a_spread_model_are_compiled_once_a_kind(results):
