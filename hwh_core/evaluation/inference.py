@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from .errors import EvaluationError
@@ -18,6 +19,10 @@ from .errors import EvaluationError
 OWN_MODEL_TYPES = ("hwh",)
 #: Layers of the library's models whose cache holds keys and values.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+#: What a forward pass costs beside its tokens on a CPU, in tokens: measured with SmolLM2-135M on one thread.
+CPU_PASS = 48
+#: The output layer is given at least so many positions.
+LEAST_POSITIONS = 16
 #: Positions whose log-softmax is made at once: more would only hold more memory.
 SCORED_AT_ONCE = 1024
 
@@ -63,29 +68,52 @@ def _autocast(device: torch.device) -> contextlib.AbstractContextManager:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def pass_cost(batch_tokens: int) -> int:
-    """What a forward pass costs beside its tokens, in tokens: the size of a full batch tells what suits a device."""
-    return batch_tokens // 32
+class Budget(NamedTuple):
+    """Tokens that a batch holds at most, padding included, and what another forward pass costs, in tokens."""
+
+    tokens: int
+    a_pass: int
+
+    @classmethod
+    def on(cls, device: torch.device, tokens: int) -> Budget:
+        """On a CPU a pass reads all weights in the time of some tokens, whatever their number; on an accelerator the
+        size of a full batch tells what suits it."""
+        return cls(tokens, CPU_PASS if device.type == "cpu" else tokens // 32)
 
 
-def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Groups of indices, longest first; padded to its longest a group holds at most ``batch_tokens`` tokens.
+def token_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Groups of indices for generation, longest first; padded to its longest a group keeps to ``batch_tokens``.
 
-    A group ends early where its padding would cost more than another pass. A single sequence that is longer than the
-    budget is a group of its own.
+    A pass for every new token makes another batch cost more than padding does, as much as a full batch or more.
+    """
+    return cheapest_batches(lengths, Budget(batch_tokens, batch_tokens))
+
+
+def cheapest_batches(lengths: Sequence[int], budget: Budget, held: int = 0) -> list[list[int]]:
+    """Groups of indices, longest first, such that their tokens, padded to the longest of each, and passes cost least.
+
+    With its padding and ``held`` further tokens a sequence, a group keeps to the budget; a single sequence that is
+    longer is a group of its own.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    batch: list[int] = []
-    padding = 0
-    for index in order:
-        if batch:
-            padding += lengths[batch[0]] - lengths[index]
-            if lengths[batch[0]] * (len(batch) + 1) > batch_tokens or padding > pass_cost(batch_tokens):
-                yield batch
-                batch, padding = [], 0
-        batch.append(index)
-    if batch:
-        yield batch
+    negative, counts = np.unique([-length for length in lengths], return_counts=True)
+    distinct, ends = -negative, np.concatenate([[0], np.cumsum(counts)])
+    rows = np.maximum(budget.tokens // (distinct + held), 1)
+    # The least cost of the longest up to each length, by where the last group begins.
+    least, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
+    for last in range(1, len(ends)):
+        count = ends[last] - ends[:last]
+        costs = least[:last] + count * distinct[:last] - (-count // rows[:last]) * budget.a_pass
+        begins[last] = costs.argmin()
+        least[last] = costs[begins[last]]
+    groups: list[list[int]] = []
+    last = len(distinct)
+    while last:
+        first = begins[last]
+        group, size = order[ends[first] : ends[last]], int(rows[first])
+        groups[:0] = [group[start : start + size] for start in range(0, len(group), size)]
+        last = first
+    return groups
 
 
 def pad(sequences: Sequence[Sequence[int]], fill: int, side: str, device: torch.device) -> torch.Tensor:
@@ -116,33 +144,33 @@ def cache_argument(model: Any) -> str | None:
 
 
 @torch.inference_mode()
+def cache_of(model: Any, beginnings: Sequence[Sequence[int]]) -> Any:
+    """The model's cache after these token sequences, all of one length."""
+    options = {"logits_to_keep": 1} if _takes(model, "logits_to_keep") else {}
+    with _autocast(model.device):
+        output = model(input_ids=pad(beginnings, 0, "right", model.device), use_cache=True, **options)
+    return output.cache if "cache" in output else output.past_key_values
+
+
+@torch.inference_mode()
 def logits_at(
     model: Any,
     sequences: Sequence[Sequence[int]],
     spans: Sequence[tuple[int, range]],
     fill: int,
-    starts: Sequence[int] = (),
-    prefix: int = 0,
+    cache: Any = None,
+    rows: Sequence[int] = (),
 ) -> torch.Tensor:
     """Logits [total length of ``spans``, vocabulary] at these places (sequence, positions) of a batch.
 
-    With ``prefix`` the first sequence of each group (they begin at ``starts``) has its first ``prefix`` tokens, which
-    the group has in common, computed once; no span may lie in them. Padding stands behind every real token, which a
-    causal model cannot see, so there is no mask.
+    With ``cache`` each sequence continues one of its rows; it is changed. Padding stands behind every real token, which
+    a causal model cannot see, so there is no mask.
     """
-    if not prefix:
-        inputs = pad(sequences, fill, "right", model.device)
+    inputs = pad(sequences, fill, "right", model.device)
+    if cache is None:
         return _logits_at(model, inputs, spans, {"use_cache": False} if _takes(model, "use_cache") else {})
-    options = {"logits_to_keep": 1} if _takes(model, "logits_to_keep") else {}
-    with _autocast(model.device):
-        beginnings = pad([sequences[start][:prefix] for start in starts], fill, "right", model.device)
-        output = model(input_ids=beginnings, use_cache=True, **options)
-    cache = output.cache if "cache" in output else output.past_key_values
-    sizes = torch.tensor([*starts, len(sequences)]).diff()
-    cache.batch_select_indices(torch.arange(len(starts)).repeat_interleave(sizes).to(model.device))
-    inputs = pad([tokens[prefix:] for tokens in sequences], fill, "right", model.device)
-    moved = [(row, range(place.start - prefix, place.stop - prefix)) for row, place in spans]
-    return _logits_at(model, inputs, moved, {cache_argument(model): cache, "use_cache": True})
+    cache.batch_select_indices(torch.tensor(rows, device=model.device))
+    return _logits_at(model, inputs, spans, {cache_argument(model): cache, "use_cache": True})
 
 
 def _logits_at(
@@ -150,18 +178,28 @@ def _logits_at(
 ) -> torch.Tensor:
     """The output layer sees hidden states of the wanted positions only: with a large vocabulary it is a good part of
     the work, and logits of all positions would be the largest tensor by far."""
-    rows = torch.tensor([row for row, place in spans for _ in place], device=inputs.device)
-    columns = torch.tensor([column for _, place in spans for column in place], device=inputs.device)
+    places = [(row, column) for row, place in spans for column in place]
+    # Fewer positions go through another kernel on a CPU, which is slower and rounds unlike that for whole sequences.
+    filled = places + places[-1:] * (LEAST_POSITIONS - len(places))
+    rows, columns = torch.tensor(filled, device=inputs.device).T
     layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if layer is None:
         with _autocast(model.device):
-            return model(input_ids=inputs, **options).logits[rows, columns]
+            return model(input_ids=inputs, **options).logits[rows, columns][: len(places)]
     hook = layer.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
     try:
         with _autocast(model.device):
-            return model(input_ids=inputs, **options).logits[0]
+            return model(input_ids=inputs, **options).logits[0, : len(places)]
     finally:
         hook.remove()
+
+
+def _is_argmax(table: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """``table.argmax(1) == target``; the largest value is found several times as fast as its place on a CPU."""
+    hit = table.gather(1, target[:, None]).squeeze(1) == table.amax(1)
+    if hit.any():
+        hit[hit.clone()] = table[hit].argmax(1) == target[hit]
+    return hit
 
 
 def score_tokens(logits: torch.Tensor, targets: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,7 +213,7 @@ def score_tokens(logits: torch.Tensor, targets: Sequence[int]) -> tuple[torch.Te
     for chunk, target in zip(logits.split(SCORED_AT_ONCE), wanted.split(SCORED_AT_ONCE), strict=True):
         table = chunk.to(torch.promote_types(chunk.dtype, torch.float32)).log_softmax(-1)
         values.append(table.gather(1, target[:, None]).squeeze(1).double())
-        hits.append(table.argmax(1) == target)
+        hits.append(_is_argmax(table, target))
     return torch.cat(values).cpu(), torch.cat(hits).cpu()
 
 

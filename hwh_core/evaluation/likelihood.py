@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
-from .inference import cache_argument, logits_at, score_tokens
-from .prefixes import Unit, prefix_units, sharing_groups, unit_batches
+from .inference import Budget, cache_argument, cache_of, logits_at, score_tokens
+from .prefixes import Unit, plan_batches, prefix_units, sharing_groups
 
 Pair = tuple[list[int], list[int]]
 
@@ -36,18 +36,22 @@ def score_pairs(
     else:
         units = [Unit((place,), 0, len(tokens)) for place, tokens in enumerate(sequences)]
     scores: list[tuple[float, bool]] = [(0.0, False)] * len(pairs)
-    for batch in unit_batches(units, batch_tokens):
-        order = [place for unit in batch for place in unit.members]
-        members = [(row, index) for row, place in enumerate(order) for index in groups[hosts[place]]]
-        spans = [(row, wanted[index]) for row, index in members]
-        starts = [0, *accumulate(len(unit.members) for unit in batch)][:-1]
-        prefix = min(unit.prefix for unit in batch)
-        logits = logits_at(model, [sequences[place] for place in order], spans, fill, starts, prefix)
-        values, hits = score_tokens(logits, [token for _, index in members for token in pairs[index][1]])
-        place = 0
-        for _, index in members:
-            end = place + len(pairs[index][1])
-            scores[index] = (float(values[place:end].sum()), bool(hits[place:end].all()))
-            place = end
-        done(len(members))
+    for batch in plan_batches(units, list(map(len, sequences)), Budget.on(model.device, batch_tokens)):
+        prefix, cache = batch.prefix, None
+        if prefix:
+            cache = cache_of(model, [sequences[unit.members[0]][:prefix] for unit in batch.units])
+        for number, rows in enumerate(batch.passes):
+            members = [(row, index) for row, (_, place) in enumerate(rows) for index in groups[hosts[place]]]
+            spans = [(row, range(wanted[index].start - prefix, wanted[index].stop - prefix)) for row, index in members]
+            # A pass changes its cache, so all but the last get copies.
+            own = cache if number == len(batch.passes) - 1 else copy.deepcopy(cache)
+            tails = [sequences[place][prefix:] for _, place in rows]
+            logits = logits_at(model, tails, spans, fill, own, [unit for unit, _ in rows])
+            values, hits = score_tokens(logits, [token for _, index in members for token in pairs[index][1]])
+            begin = 0
+            for _, index in members:
+                end = begin + len(pairs[index][1])
+                scores[index] = (float(values[begin:end].sum()), bool(hits[begin:end].all()))
+                begin = end
+            done(len(members))
     return scores

@@ -1,28 +1,24 @@
-"""Which sequences share a forward pass: answers to one question begin with the same tokens, computed once."""
+"""Which sequences share forward passes: answers to one question begin with the same tokens, computed once."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from .inference import pass_cost, token_batches
+from .inference import Budget, cheapest_batches
 
 #: A shared beginning shorter than this many tokens is not worth a pass of its own.
 LEAST_TOKENS = 8
-#: Nor is one that saves less than this share of the tokens of its sequences.
-LEAST_SAVING = 0.2
-#: Prefixes of one batch are cut to the shortest, within one of these ratios: the closer, the less is computed again.
-LENGTH_RATIOS = (1.1, 1.2, 1.4, 1.8, 3.0)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Sequences (by index) whose first ``prefix`` tokens are equal; ``tail``: tokens of the longest behind these."""
+    """Sequences (by index) whose first ``prefix`` tokens are equal; ``longest``: tokens of the longest of them."""
 
     members: tuple[int, ...]
     prefix: int
-    tail: int
+    longest: int
 
 
 def sharing_groups(sequences: Sequence[Sequence[int]]) -> dict[int, list[int]]:
@@ -48,7 +44,7 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def prefix_units(sequences: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Unit]:
-    """All sequences, those with a common beginning in one unit where computing it once saves enough.
+    """All sequences, those with a common beginning in one unit.
 
     ``limits``: tokens of each sequence that may be in a prefix, since logits are wanted from there on. A unit of one
     sequence has prefix 0.
@@ -64,57 +60,88 @@ def prefix_units(sequences: Sequence[Sequence[int]], limits: Sequence[int]) -> l
                 groups[-1] = (members, common)
                 continue
         groups.append(([index], limits[index]))
-    units = []
-    for members, prefix in groups:
-        total = sum(len(sequences[index]) for index in members)
-        if (len(members) - 1) * prefix >= LEAST_SAVING * total and len(members) > 1:
-            tail = max(len(sequences[index]) for index in members) - prefix
-            units.append(Unit(tuple(members), prefix, tail))
-        else:
-            units += [Unit((index,), 0, len(sequences[index])) for index in members]
-    return units
+    return [
+        Unit(tuple(members), prefix if len(members) > 1 else 0, max(len(sequences[index]) for index in members))
+        for members, prefix in groups
+    ]
 
 
-def _shelf_batches(units: Sequence[Unit], batch_tokens: int, ratio: float) -> Iterator[list[Unit]]:
-    """Batches of units whose prefixes differ in length by ``ratio`` at most."""
-    shelves: dict[int, list[Unit]] = {}
+@dataclass(frozen=True)
+class Batch:
+    """Units whose first ``prefix`` tokens are computed in one pass, and the passes behind it.
+
+    ``passes``: of each its sequences, as (place of the unit in ``units``, index). ``tokens``: of all passes, padding
+    included. Without prefix each unit is a sequence.
+    """
+
+    units: tuple[Unit, ...]
+    prefix: int
+    passes: tuple[tuple[tuple[int, int], ...], ...]
+    tokens: int
+
+    def cost(self, budget: Budget) -> int:
+        """Tokens and passes together, in tokens."""
+        return self.tokens + (len(self.passes) + (self.prefix > 0)) * budget.a_pass
+
+
+def _batch(units: Sequence[Unit], prefix: int, lengths: Sequence[int], budget: Budget) -> Batch:
+    rows = [(place, index) for place, unit in enumerate(units) for index in unit.members]
+    behind = [lengths[index] - prefix for _, index in rows]
+    groups = cheapest_batches(behind, budget, prefix)
+    tokens = prefix * len(units) + sum(behind[group[0]] * len(group) for group in groups)
+    return Batch(tuple(units), prefix, tuple(tuple(rows[row] for row in group) for group in groups), tokens)
+
+
+def _shared_batches(units: Sequence[Unit], lengths: Sequence[int], budget: Budget) -> list[Batch]:
+    """Batches of units behind prefixes cut to the shortest; the rest of the others is computed with every sequence.
+
+    A batch holds what the cache can hold at once: a prefix once for every sequence.
+    """
+    prefix = min(unit.prefix for unit in units)
+    parts: list[list[Unit]] = []
+    rows = 0
+    for unit in sorted(units, key=lambda unit: -unit.longest):
+        rows += len(unit.members)
+        if not parts or rows * parts[-1][0].longest > budget.tokens:
+            parts.append([])
+            rows = len(unit.members)
+        parts[-1].append(unit)
+    return [_batch(part, prefix, lengths, budget) for part in parts]
+
+
+def plan_batches(units: Sequence[Unit], lengths: Sequence[int], budget: Budget) -> list[Batch]:
+    """All units in batches within the budget (a sequence over it is a batch); ``lengths``: of all sequences.
+
+    Units are put together by the length of their prefix: first those of equal length, then neighbours as long as it
+    makes tokens and passes cost less. Where sharing costs more than it saves, sequences stay whole.
+    """
+    by_prefix: dict[int, list[Unit]] = {}
     for unit in units:
-        shelves.setdefault(int(math.log(unit.prefix, ratio)), []).append(unit)
-    for _, shelf in sorted(shelves.items(), reverse=True):
-        longest = max(unit.prefix for unit in shelf)
-        batch: list[Unit] = []
-        rows = padding = 0
-        for unit in sorted(shelf, key=lambda unit: -unit.tail):
-            if batch:
-                padding += len(unit.members) * (batch[0].tail - unit.tail)
-                full = (rows + len(unit.members)) * (longest + batch[0].tail) > batch_tokens
-                if full or padding > pass_cost(batch_tokens):
-                    yield batch
-                    batch, rows, padding = [], 0, 0
-            batch.append(unit)
-            rows += len(unit.members)
-        if batch:
-            yield batch
+        by_prefix.setdefault(unit.prefix, []).append(unit)
+    plain = by_prefix.pop(0, [])
 
+    def planned(group: list[Unit]) -> tuple[list[Unit], list[Batch], int]:
+        batches = _shared_batches(group, lengths, budget)
+        return group, batches, sum(batch.cost(budget) for batch in batches)
 
-def tokens_of(batch: Sequence[Unit]) -> int:
-    """Tokens that a batch gives to the model, padding included: prefixes once, then what differs.
-
-    Prefixes are cut to the shortest of the batch; the rest of the others is computed with every tail.
-    """
-    prefix = min(unit.prefix for unit in batch)
-    longest = max(unit.prefix - prefix + unit.tail for unit in batch)
-    return prefix * len(batch) + longest * sum(len(unit.members) for unit in batch)
-
-
-def unit_batches(units: Sequence[Unit], batch_tokens: int) -> list[list[Unit]]:
-    """Batches of units, all without prefix or all with prefixes of similar length; at most ``batch_tokens`` each.
-
-    Padding and the prefix, once for every sequence as the cache holds it, count. A unit over the budget is a batch.
-    How similar the prefixes of a batch are is chosen so that tokens and passes together cost least.
-    """
-    plain = [unit for unit in units if not unit.prefix]
-    found = [[plain[index] for index in batch] for batch in token_batches([u.tail for u in plain], batch_tokens)]
-    shared = [unit for unit in units if unit.prefix]
-    plans = [list(_shelf_batches(shared, batch_tokens, ratio)) for ratio in LENGTH_RATIOS]
-    return found + min(plans, key=lambda plan: sum(tokens_of(batch) + 2 * pass_cost(batch_tokens) for batch in plan))
+    groups = [planned(group) for _, group in sorted(by_prefix.items())]
+    joined = [planned(one[0] + other[0]) for one, other in pairwise(groups)]
+    while joined:
+        saved = [groups[place][2] + groups[place + 1][2] - found[2] for place, found in enumerate(joined)]
+        place = max(range(len(saved)), key=saved.__getitem__)
+        if saved[place] <= 0:
+            break
+        groups[place : place + 2] = [joined.pop(place)]
+        for side in (place - 1, place):
+            if 0 <= side < len(joined):
+                joined[side] = planned(groups[side][0] + groups[side + 1][0])
+    shared: list[Batch] = []
+    whole = _batch(plain, 0, lengths, budget)
+    for group, batches, cost in groups:
+        alone = [Unit((index,), 0, lengths[index]) for unit in group for index in unit.members]
+        more = _batch([*whole.units, *alone], 0, lengths, budget)
+        if whole.cost(budget) + cost <= more.cost(budget):
+            shared += batches
+        else:
+            whole = more
+    return [*shared, whole] if whole.units else shared

@@ -17,9 +17,9 @@ from transformers import MambaConfig, MambaForCausalLM
 from transformers.utils import ModelOutput
 
 from hwh_core.evaluation.errors import EvaluationError
-from hwh_core.evaluation.inference import cache_argument, token_batches
+from hwh_core.evaluation.inference import Budget, cache_argument, cheapest_batches, score_tokens, token_batches
 from hwh_core.evaluation.lm import HwHLM
-from hwh_core.evaluation.prefixes import prefix_units, sharing_groups, unit_batches
+from hwh_core.evaluation.prefixes import plan_batches, prefix_units, sharing_groups
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task, held_out_task
 
@@ -91,16 +91,50 @@ def test_scores_do_not_depend_on_the_batches(name, tiny_llama, tokenizer, rows_f
 
 def test_batches_keep_to_the_budget_and_lose_nothing():
     lengths = [3, 90, 1, 40, 40, 7, 200, 40]
-    batches = list(token_batches(lengths, 120))
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    assert batches[0] == [6], "longer than the budget: a batch of its own"
-    assert all(max(lengths[i] for i in batch) * len(batch) <= 120 for batch in batches[1:])
+    for held in (0, 10):
+        batches = cheapest_batches(lengths, Budget(120, 4), held)
+        assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+        assert batches[0] == [6], "longer than the budget: a batch of its own"
+        assert all((max(lengths[i] for i in batch) + held) * len(batch) <= 120 for batch in batches[1:])
+    assert cheapest_batches([], Budget(120, 4)) == []
+    assert token_batches(lengths, 120) == [[6], [1], [3, 4, 7], [5, 0, 2]], "as few as the budget allows"
 
 
 def test_batches_end_before_padding_costs_more_than_a_pass():
     lengths = [100] * 6 + [20] * 6
-    assert [len(batch) for batch in token_batches(lengths, 3200)] == [7, 5], "one of 20 among those of 100, no more"
-    assert [len(batch) for batch in token_batches(lengths, 100_000)] == [12]
+    assert [len(batch) for batch in cheapest_batches(lengths, Budget(3200, 479))] == [6, 6]
+    assert [len(batch) for batch in cheapest_batches(lengths, Budget(3200, 481))] == [12]
+
+
+def test_batches_cost_least_of_all_partitions():
+    lengths, a_pass = [9, 7, 7, 4, 3, 1], 3
+
+    def cost(groups):
+        return sum(max(group) * len(group) + a_pass for group in groups)
+
+    def partitions(rest):
+        yield from ([rest[:size], *others] for size in range(1, len(rest)) for others in partitions(rest[size:]))
+        yield [rest]
+
+    found = cheapest_batches(lengths, Budget(1000, a_pass))
+    assert cost([[lengths[i] for i in group] for group in found]) == min(map(cost, partitions(lengths)))
+
+
+def plan(sequences, limits, budget):
+    """Batches of all sequences; that every one is there once, behind its own beginning and within the budget, holds."""
+    batches = plan_batches(prefix_units(sequences, limits), [len(tokens) for tokens in sequences], budget)
+    found = [(batch, place, index) for batch in batches for rows in batch.passes for place, index in rows]
+    assert sorted(index for _, _, index in found) == list(range(len(sequences)))
+    for batch, place, index in found:
+        host = sequences[batch.units[place].members[0]]
+        assert sequences[index][: batch.prefix] == host[: batch.prefix]
+        assert batch.prefix <= limits[index]
+    for batch in batches:
+        longest = [max(len(sequences[index]) for _, index in rows) for rows in batch.passes]
+        padded = sum((size - batch.prefix) * len(rows) for size, rows in zip(longest, batch.passes, strict=True))
+        assert batch.tokens == padded + batch.prefix * len(batch.units) * (batch.prefix > 0)
+        assert all(size * len(rows) <= budget.tokens for size, rows in zip(longest, batch.passes, strict=True))
+    return batches
 
 
 def test_answers_to_one_question_are_a_unit_and_others_stay_alone():
@@ -109,15 +143,33 @@ def test_answers_to_one_question_are_a_unit_and_others_stay_alone():
         [*question, 1, 2], [*other, 3], [*question, 4], [5, 6, 7], [*question[:30], 8], [*other, 9, 9], [*other[:5], 1]
     ]  # fmt: skip
     limits = [len(tokens) - 1 for tokens in sequences]
-    units = {unit.members: (unit.prefix, unit.tail) for unit in prefix_units(sequences, limits)}
+    units = {unit.members: (unit.prefix, unit.longest) for unit in prefix_units(sequences, limits)}
     # The third of the question parts earlier: three of 30 in common save more than two of 40.
-    assert units == {(3,): (0, 3), (4, 0, 2): (30, 12), (6,): (0, 6), (1, 5): (30, 2)}
+    assert units == {(3,): (0, 3), (4, 0, 2): (30, 42), (6,): (0, 6), (1, 5): (30, 32)}
+    assert {(len(batch.units), batch.prefix) for batch in plan(sequences, limits, Budget(1000, 8))} == {(2, 30), (2, 0)}
     # Logits are wanted from the 26th token on: only what stands before it can be shared.
     limits = [min(25, limit) for limit in limits]
     assert {unit.prefix for unit in prefix_units(sequences, limits)} == {0, 25}
-    batches = unit_batches(prefix_units(sequences, limits), 1000)
-    assert sorted(place for batch in batches for unit in batch for place in unit.members) == list(range(7))
-    assert all(len({unit.prefix > 0 for unit in batch}) == 1 for batch in batches)
+    plan(sequences, limits, Budget(1000, 8))
+    # A pass that costs more than all that is shared: sequences stay whole.
+    assert {batch.prefix for batch in plan(sequences, limits, Budget(1000, 100))} == {0}
+
+
+def test_passes_behind_a_prefix_are_of_similar_length_and_small_enough():
+    sequences = [
+        [*range(start, start + 40), *[answer] * size]
+        for start in (100, 200, 300)
+        for answer, size in enumerate((2, 3, 30))
+    ]
+    limits = [40] * 9
+    (batch,) = plan(sequences, limits, Budget(1000, 10))
+    assert [len(rows) for rows in batch.passes] == [3, 6]
+    assert [len(batch.units) for batch in plan(sequences, limits, Budget(430, 10))] == [2, 1]
+    # Prefixes of 40 and 44: one batch where passes are dear, two where they cost less than to compute four again.
+    sequences += [[*range(400, 444), *[answer] * 5] for answer in range(3)]
+    limits += [44] * 3
+    assert [batch.prefix for batch in plan(sequences, limits, Budget(1000, 50))] == [40]
+    assert [batch.prefix for batch in plan(sequences, limits, Budget(1000, 1))] == [40, 44]
 
 
 def test_sequences_share_a_pass_with_what_continues_them():
@@ -156,6 +208,13 @@ def test_a_model_of_the_library_computes_shared_beginnings_once(name, tiny_llama
     question = len(tokenizer.encode(prose[0][:400], add_special_tokens=False))
     assert len(sizes) == 2
     assert sum(sizes) < 2 * question
+
+
+def test_of_equal_logits_the_first_is_the_argmax():
+    logits = torch.tensor([[1.0, 3.0, 3.0], [1.0, 3.0, 3.0], [4.0, 3.0, 3.0], [4.0, 3.0, 3.0]])
+    values, hits = score_tokens(logits, [1, 2, 0, 1])
+    assert hits.tolist() == [True, False, True, False]
+    assert values[2].item() == pytest.approx(logits[2].double().log_softmax(-1)[0].item(), abs=1e-6)
 
 
 def test_recurrent_models_of_the_library_share_nothing():
