@@ -10,6 +10,8 @@ from .inference import Budget, cheapest_batches
 
 #: A shared beginning shorter than this many tokens is not worth a pass of its own.
 LEAST_TOKENS = 8
+#: Shorter sequences count as so many tokens where their cache must fit: it has room to spare, up to twice as many.
+CACHE_ROOM = 128
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _shared_batches(units: Sequence[Unit], lengths: Sequence[int], budget: Budge
     rows = 0
     for unit in sorted(units, key=lambda unit: -unit.longest):
         rows += len(unit.members)
-        if not parts or rows * parts[-1][0].longest > budget.tokens:
+        if not parts or rows * max(parts[-1][0].longest, CACHE_ROOM) > budget.tokens:
             parts.append([])
             rows = len(unit.members)
         parts[-1].append(unit)

@@ -19,7 +19,7 @@ from transformers.utils import ModelOutput
 from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.inference import Budget, cache_argument, cheapest_batches, score_tokens, token_batches
 from hwh_core.evaluation.lm import HwHLM
-from hwh_core.evaluation.prefixes import plan_batches, prefix_units, sharing_groups
+from hwh_core.evaluation.prefixes import CACHE_ROOM, plan_batches, prefix_units, sharing_groups
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task, held_out_task
 
@@ -162,14 +162,14 @@ def test_passes_behind_a_prefix_are_of_similar_length_and_small_enough():
         for answer, size in enumerate((2, 3, 30))
     ]
     limits = [40] * 9
-    (batch,) = plan(sequences, limits, Budget(1000, 10))
+    (batch,) = plan(sequences, limits, Budget(2000, 10))
     assert [len(rows) for rows in batch.passes] == [3, 6]
-    assert [len(batch.units) for batch in plan(sequences, limits, Budget(430, 10))] == [2, 1]
+    assert [len(batch.units) for batch in plan(sequences, limits, Budget(6 * CACHE_ROOM, 10))] == [2, 1]
     # Prefixes of 40 and 44: one batch where passes are dear, two where they cost less than to compute four again.
     sequences += [[*range(400, 444), *[answer] * 5] for answer in range(3)]
     limits += [44] * 3
-    assert [batch.prefix for batch in plan(sequences, limits, Budget(1000, 50))] == [40]
-    assert [batch.prefix for batch in plan(sequences, limits, Budget(1000, 1))] == [40, 44]
+    assert [batch.prefix for batch in plan(sequences, limits, Budget(2000, 50))] == [40]
+    assert [batch.prefix for batch in plan(sequences, limits, Budget(2000, 1))] == [40, 44]
 
 
 def test_sequences_share_a_pass_with_what_continues_them():
