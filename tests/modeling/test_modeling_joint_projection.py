@@ -32,6 +32,7 @@ def test_one_product_equals_one_after_another(widths):
 
 
 def test_models_with_joint_projections_give_the_same_logits_and_gradients(model, tokens, monkeypatch):
+    model.double()  # In float32 gradients of eight layers differ by 1e-4, for rounding alone.
     ids, targets = tokens(2, 40), tokens(2, 40, seed=1)
     calls, outcomes = [], []
     for name in ("joint_linear", "joint_product"):
@@ -45,8 +46,8 @@ def test_models_with_joint_projections_give_the_same_logits_and_gradients(model,
         loss = model.next_token_loss(ids, targets)
         loss.backward()
         outcomes.append({"loss": loss.detach()} | {name: p.grad.clone() for name, p in model.named_parameters()})
-        assert len(calls) == (8 if forced else 0)  # mixer and SwiGLU of four layers
-    torch.testing.assert_close(outcomes[1], outcomes[0], atol=2e-5, rtol=1e-3)
+        assert len(calls) == (2 * len(model.config.layers) if forced else 0)  # mixer and SwiGLU of every layer
+    torch.testing.assert_close(outcomes[1], outcomes[0], atol=1e-9, rtol=1e-9)
 
 
 @torch.no_grad()
