@@ -117,14 +117,12 @@ def _frequencies(maps: Maps, bands: dict[str, Any], about: dict[str, Any]) -> tu
 
     Layers with frequencies of their own (Gemma 3) have records of their own in bands.json.
     """
-    layers = len(maps.layer_index)
-    inv_freq = np.tile(maps.inv_freq, (layers, 1)) if maps.layer_inv_freq is None else maps.layer_inv_freq
     record_of = {
         layer: record
         for record in (bands, *bands.get("other_frequencies", []))
         for layer in record.get("bands_of_layers", maps.layer_index.tolist())
     }
-    found, table_of_layer = np.unique(inv_freq, axis=0, return_inverse=True)
+    found, table_of_layer = np.unique(maps.frequencies, axis=0, return_inverse=True)
     tables = []
     for number, row in enumerate(found):
         first = int(maps.layer_index[table_of_layer == number][0])

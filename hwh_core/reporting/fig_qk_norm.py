@@ -28,7 +28,7 @@ def draw(results: Results) -> Drawing:
 
 def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
     found = shares(results, model)
-    inv_freq, layers = found.maps.inv_freq, found.maps.layer_index
+    inv_freq, layers = found.maps.frequencies, found.maps.layer_index
     predicted = candidates(model, inv_freq)
     axes = figure.subplots(2, 3)
     values = {name: found.by_layer(name) for name in ("norm", "rfis", "rpd")}

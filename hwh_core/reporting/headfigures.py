@@ -22,8 +22,12 @@ LEGEND_CHARACTERS = 110
 
 
 def candidates(model: PretrainedModel, inv_freq: np.ndarray) -> dict[str, float]:
-    """Predicted band indices of a model's candidate training stages, by label (covariance constant)."""
-    stages = predicted_stages(model.candidate_bands, inv_freq, f"pretrained.models.{model.name}.candidate_bands")
+    """Predicted band indices of a model's candidate training stages, by label (covariance constant).
+
+    Where rows of ``inv_freq`` [row, F] differ they are those of the row that reaches lowest.
+    """
+    key = f"pretrained.models.{model.name}.candidate_bands"
+    stages = predicted_stages(model.candidate_bands, panels.lowest(inv_freq), key)
     return {f"{stage.label}: r*={stage.covariance:.1f}": stage.covariance for stage in stages}
 
 
@@ -58,7 +62,7 @@ def band_legend(figure: Any, predicted: dict[str, float]) -> None:
 
 
 def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, dict[str, np.ndarray], np.ndarray]:
-    """Head table, maps [head row, frequency] in its row order, and inv_freq of one model."""
+    """Head table, maps and frequencies [head row, frequency] in its row order, of one model."""
     maps = results.pretrained_maps(model)
     heads = results.heads(model).sort_values(["layer", "head"]).reset_index(drop=True)
     row_of = {int(layer): row for row, layer in enumerate(maps.layer_index)}
@@ -69,7 +73,7 @@ def per_head(results: Results, model: PretrainedModel) -> tuple[pd.DataFrame, di
             "make both again from one model"
         )
     rows, columns = heads["layer"].map(row_of).to_numpy(), heads["head"].to_numpy()
-    return heads, {name: maps.mean(name)[rows, columns] for name in ("rfis", "rpd")}, maps.inv_freq
+    return heads, {name: maps.mean(name)[rows, columns] for name in ("rfis", "rpd")}, maps.frequencies[rows]
 
 
 def sorted_heads(results: Results, models: list[PretrainedModel], title: str) -> Drawing:
@@ -94,7 +98,8 @@ def _sorted_heads(figure: Any, results: Results, model: PretrainedModel, title: 
         panels.mark_predicted(axis, predicted)
         axis.set_title(METRIC_TITLES[name], pad=3)
         panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
-        tables.append(panels.long_maps(values, inv_freq, heads[["layer", "head", "head_class", "qr", "ld"]], name))
+        keys = heads[["layer", "head", "head_class", "qr", "ld"]]
+        tables.append(panels.long_maps(values, inv_freq[order], keys, name))
     axes[0].set_ylabel(f"heads by QRscore, highest on top (n = {len(heads)})")
     figure.suptitle(f"{model.title}: {title}")
     band_legend(figure, predicted)
@@ -126,12 +131,16 @@ def chosen_layers(results: Results, figure: FigureId, title: str) -> Drawing:
 
 
 def _chosen_layers(figure: Any, results: Results, model: PretrainedModel, layers: list[int], title: str) -> Drawing:
-    """RFIS and RPD of every head of chosen layers of one model, heads sorted by their share of RFIS below the band."""
+    """RFIS and RPD of every head of chosen layers of one model, heads sorted by their share of RFIS below the band.
+
+    Predictions stand in layers with the lowest frequencies: others of the model (Gemma 3) have grids of their own.
+    """
     heads, maps, inv_freq = per_head(results, model)
     present = [layer for layer in layers if layer in set(heads["layer"])]
     if len(present) < len(layers):
         raise ReportError(f"{model.name} has no layer {sorted(set(layers) - set(present))}; the figure shows {layers}")
     predicted = candidates(model, inv_freq)
+    several = bool((inv_freq != inv_freq[0]).any())
     axes = figure.subplots(len(layers), 4, width_ratios=[0.05, 0.05, 1, 1], sharey="row", squeeze=False)
     tables = []
     for row, layer in enumerate(layers):
@@ -142,12 +151,14 @@ def _chosen_layers(figure: Any, results: Results, model: PretrainedModel, layers
         for axis, name in zip(axes[row, 2:], ("rfis", "rpd"), strict=True):
             values = maps[name][order]
             image = panels.map_panel(axis, values, name)
-            panels.frequency_axis(axis, inv_freq, periods=row == 0, label=row == len(layers) - 1)
-            panels.mark_predicted(axis, predicted)
+            own = inv_freq[order]
+            panels.frequency_axis(axis, own, periods=row == 0 or several, label=row == len(layers) - 1)
+            if np.array_equal(own[0], panels.lowest(inv_freq)):
+                panels.mark_predicted(axis, predicted)
             panels.colour_bar(figure, image, axis, METRIC_TITLES[name])
             axis.set_title(f"layer {layer}: {METRIC_TITLES[name]}")
             keys = chosen[["layer", "head", "head_class", "s_ret", "qr", "ld"]].reset_index(drop=True)
-            tables.append(panels.long_maps(values, inv_freq, keys, name))
+            tables.append(panels.long_maps(values, own, keys, name))
         panels.integer_ticks(axes[row, 0], chosen["head"].tolist(), "y", 16)
         axes[row, 0].set_ylabel("head, by share of RFIS below the band", fontsize=7)
     named = " and ".join(map(str, layers))
@@ -170,19 +181,20 @@ def _layer_means(figure: Any, results: Results, model: PretrainedModel, title: s
     """Mean over heads of RFIS and RPD by layer and frequency, with the bands that were found."""
     maps = results.pretrained_maps(model)
     bands = results.bands(model)
-    predicted = candidates(model, maps.inv_freq)
+    inv_freq = maps.frequencies
+    predicted = candidates(model, inv_freq)
     axes = figure.subplots(1, 2, sharey=True)
     tables = []
     for axis, name in zip(axes, ("rfis", "rpd"), strict=True):
         values = maps.layer_mean(name)
         image = panels.map_panel(axis, values, name)
-        panels.frequency_axis(axis, maps.inv_freq, target=8)
+        panels.frequency_axis(axis, inv_freq, target=8)
         panels.mark_predicted(axis, predicted)
         panels.integer_ticks(axis, maps.layer_index.tolist(), "y", 10)
         axis.set_title(f"{METRIC_TITLES[name]}, mean over heads", pad=3)
         panels.colour_bar(figure, image, axis, f"{METRIC_TITLES[name]} ({panels.DISPLAY_NOTE})", location="bottom")
         rows = pd.DataFrame({"layer": maps.layer_index})
-        tables.append(panels.long_maps(values, maps.inv_freq, rows, name))
+        tables.append(panels.long_maps(values, inv_freq, rows, name))
     centres = cluster_centres(bands)
     for centre in centres:
         panels.mark_observed(axes[1], centre)

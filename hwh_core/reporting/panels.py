@@ -31,7 +31,7 @@ THIN_OUTLINE = [patheffects.withStroke(linewidth=2.0, foreground="black")]
 
 
 def periods_of(inv_freq: np.ndarray) -> np.ndarray:
-    """Periods in tokens [F]; infinite for groups without rotation."""
+    """Periods in tokens, of any shape; infinite for groups without rotation."""
     with np.errstate(divide="ignore"):
         return 2 * np.pi / np.asarray(inv_freq, dtype=float)
 
@@ -52,8 +52,19 @@ def frequency_ticks(count: int, target: int = 6) -> np.ndarray:
     return np.arange(0, count, step)
 
 
+def lowest(inv_freq: np.ndarray) -> np.ndarray:
+    """Of frequencies [F] or [row, F] those of the row that reaches lowest: [F]."""
+    rows = np.atleast_2d(inv_freq)
+    return rows[np.where(rows > 0, rows, np.inf).min(axis=1).argmin()]
+
+
 def frequency_axis(axis: Axes, inv_freq: np.ndarray, periods: bool = True, label: bool = True, target: int = 6) -> None:
-    """Frequency group r on the lower axis, its period in tokens on a twin axis at the top."""
+    """Frequency group r on the lower axis, its period in tokens on a twin axis at the top.
+
+    ``inv_freq`` is [F], or [row, F] where rows may differ: then periods are those of the row that reaches lowest.
+    """
+    several = inv_freq.ndim > 1 and bool((inv_freq != inv_freq[0]).any())
+    inv_freq = lowest(inv_freq)
     count = len(inv_freq)
     ticks = frequency_ticks(count, target)
     axis.set_xlim(-0.5, count - 0.5)
@@ -66,7 +77,8 @@ def frequency_axis(axis: Axes, inv_freq: np.ndarray, periods: bool = True, label
     top.set_xticks(ticks)
     top.set_xticklabels([period_text(period) for period in periods_of(inv_freq)[ticks]], fontsize=6)
     top.tick_params(length=2, pad=1)
-    top.set_xlabel("period (tokens)", fontsize=6.5, labelpad=2)
+    words = "period (tokens) in layers with the lowest frequencies" if several else "period (tokens)"
+    top.set_xlabel(words, fontsize=6.5, labelpad=2)
 
 
 def mark_levels(positions: list[float], distance: float) -> list[int]:
@@ -191,11 +203,14 @@ def head_matrix(heads: pd.DataFrame, column: str) -> np.ndarray:
 
 
 def long_maps(values: np.ndarray, inv_freq: np.ndarray, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A map [row, frequency] as a tidy table; ``rows`` has one line of keys for every row of the map."""
-    count = len(inv_freq)
+    """A map [row, frequency] as a tidy table; ``rows`` has one line of keys for every row of the map.
+
+    ``inv_freq`` is [frequency], or [row, frequency] where rows rotate with frequencies of their own.
+    """
+    count = values.shape[1]
     repeated = rows.loc[rows.index.repeat(count)].reset_index(drop=True)
     repeated["frequency_group"] = np.tile(np.arange(count), len(rows))
-    repeated["period_tokens"] = np.tile(periods_of(inv_freq), len(rows))
+    repeated["period_tokens"] = np.broadcast_to(periods_of(inv_freq), values.shape).reshape(-1)
     return repeated.assign(metric=METRIC_TITLES[metric], value=values.reshape(-1))
 
 

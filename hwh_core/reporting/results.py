@@ -64,6 +64,13 @@ class Maps:
     layer_index: np.ndarray
     layer_inv_freq: np.ndarray | None = None
 
+    @property
+    def frequencies(self) -> np.ndarray:
+        """Frequencies of every layer in radians a token: [layer, frequency]."""
+        if self.layer_inv_freq is not None:
+            return self.layer_inv_freq
+        return np.tile(self.inv_freq, (len(self.layer_index), 1))
+
     def mean(self, name: str) -> np.ndarray:
         """Weighted mean over samples of ``rfis``, ``rpd`` or their ``_initial`` forms: [layer, head, frequency]."""
         values = getattr(self, name)

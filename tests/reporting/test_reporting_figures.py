@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 
 import matplotlib.pyplot as plt
@@ -451,6 +452,30 @@ def test_verify_takes_no_drawing_for_settings_of_another(two_models, number, tmp
 def test_a_bad_choice_of_models_is_named(figures, words):
     with pytest.raises(ConfigError, match=words):
         several(figures)
+
+
+@pytest.mark.parametrize("number", [2, 9, 10, "qk_norm"])
+def test_periods_are_those_of_each_layers_own_frequencies(two_models, tmp_path, number):
+    """Layers of Gemma 3 with windows rotate with a base of their own: here every layer but each third."""
+    folder = tmp_path / "pretrained"
+    shutil.copytree(two_models / "pretrained", folder)
+    with np.load(folder / "mine/probe.npz") as probe:
+        arrays = dict(probe)
+    groups, layers = len(arrays["inv_freq"]), len(arrays["layer_index"])
+    local = inverse_frequencies(2 * groups, 1e4)
+    own = np.stack([arrays["inv_freq"] if layer % 3 == 0 else local for layer in range(layers)])
+    np.savez(folder / "mine/probe.npz", **arrays, layer_inv_freq=own)
+    use_style()
+    entry = {"figure": number, "models": ["mine"]} | ({"layers": [8, 9]} if number == 10 else {})
+    drawing = import_module(f"hwh_core.reporting.{figure_name(number)}").draw(Results(tmp_path, several([entry])))
+    found = drawing.data.drop_duplicates(["layer", "frequency_group"])
+    expected = 2 * np.pi / own[found["layer"], found["frequency_group"]]
+    np.testing.assert_allclose(found["period_tokens"], expected)
+    words = {axis.get_xlabel() for top in drawing.figure.axes for axis in (top, *top.child_axes)}
+    # Figure 10 has an axis for each of its layers.
+    wanted = "period (tokens)" if number == 10 else "period (tokens) in layers with the lowest frequencies"
+    assert wanted in words
+    plt.close("all")
 
 
 def test_norms_disagree_where_they_have_a_bump_of_their_own(two_models):
