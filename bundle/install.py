@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -101,11 +102,15 @@ def install(root: Path, manifest: Mapping[str, Any], *, system_torch: bool, iden
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return venv / "bin"
     own = ["--system-site-packages"] if system_torch else []
+    # Debian's Python comes without ensurepip, by which an environment gets a pip of its own.
+    own_pip = importlib.util.find_spec("ensurepip") is not None
+    own += [] if own_pip else ["--without-pip"]
     _run("making the virtual environment", sys.executable, "-m", "venv", "--clear", *own, str(venv))
     if system_torch:
         _borrow_torch(python)
     wheels = root / "wheels"
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--no-index", "--find-links", str(wheels)]
+    pip = [str(python), "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", str(python)]
+    pip += ["install", "--quiet", "--no-input", "--no-index", "--find-links", str(wheels)]
     if not system_torch:
         constraints = root / "wheels" / "constraints.txt"
         constraints.write_text("\n".join([*manifest["torch"], *manifest["requirements"]]) + "\n", encoding="utf-8")

@@ -261,7 +261,7 @@ def _checked_error(layer: LayerCapture, seen_q: Tensor, event: Attention) -> flo
             f"model: the keys that {where} sees are not those of causal attention with window {layer.window}; "
             "give unpadded sequences, and look whether the model masks in another way"
         )
-    worst = 0.0
+    errors = []
     for index in range(seen_q.shape[0]):
         k = event.k[index].to(layer.k.dtype).repeat_interleave(seen_q.shape[1] // event.k.shape[1], dim=0)
         own = event.scaling * (seen_q[index].to(k.dtype) @ k.transpose(-1, -2))
@@ -271,7 +271,9 @@ def _checked_error(layer: LayerCapture, seen_q: Tensor, event: Attention) -> flo
         summed = sample.summed_contributions(SUMMED_ROWS) - own[:, -SUMMED_ROWS:]
         error = torch.maximum(error, summed.masked_fill_(~visible[-SUMMED_ROWS:], 0.0).abs_().max())
         scale = own.masked_fill_(~visible, 0.0).abs_().max().clamp_min(torch.finfo(own.dtype).tiny)
-        worst = max(worst, float(error / scale))
+        errors.append(error / scale)
+    # Of tensors, so that an error that is no number stays one.
+    worst = float(torch.stack(errors).max())
     tolerance = LOGIT_TOLERANCE[event.q.dtype]
     if not worst < tolerance:
         raise LogitMismatchError(

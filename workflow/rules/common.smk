@@ -12,7 +12,7 @@ from snakemake.exceptions import WorkflowError
 from hwh_core import chains, files, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import visible_devices
-from hwh_core.estimate import text_bytes
+from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
 from hwh_core.reporting import requirements, selection
 

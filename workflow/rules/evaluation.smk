@@ -81,7 +81,8 @@ rule build_niah_prompts:
         "<benchmarks>/build_niah_prompts/{tokenizer}.tsv"
     conda:
         "../envs/evaluation.yaml"
-    threads: 4
+    # To start a process takes as long as to make some hundred short prompts.
+    threads: 4 if needle_prompts(PRESET.evaluation.niah)[0] > 200 else 1
     resources:
         mem_mb=4000,
         runtime=120,
