@@ -136,6 +136,8 @@ def run_targets(
     if arguments.minutes is not None:
         seconds = max(0.0, (arguments.minutes - arguments.reserve_minutes) * 60 - (time.monotonic() - started))
     command = [str(programs / "python"), "-m", "snakemake", "--cores", arguments.cores, *arguments.target]
+    # What the data of such a bundle were made from stayed behind: to Snakemake's other triggers it would be missing.
+    command += ["--rerun-triggers", "mtime"] if manifest.get("targets") else []
     code, stopped = run_until(
         [*command, "--configfile", manifest["config"]],
         root,

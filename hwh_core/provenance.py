@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +30,10 @@ PLUMBING = (
     "hwh_core/memory_estimate.py",
     "hwh_core/memory_plan.py",
 )
+# What a program runs only where its settings hold a key. Where they do not, an edit there makes nothing anew.
+OPTIONAL_CODE = {
+    "scripts/train.py": {"retrieval_mix": ("hwh_core/data/retrieval_", "hwh_core/retrieval_split.py")},
+}
 # The clock of the day may be set back during weeks of work, which would make durations negative; this one is not set.
 _EPOCH = time.time() - time.monotonic()
 RECORDED_PACKAGES = (
@@ -77,11 +81,21 @@ class _DropDocstrings(ast.NodeTransformer):
     visit_Module = visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _strip
 
 
+def _canonical(part: Any) -> str:
+    """Text of a syntax tree, the same in every version of Python: ast.dump shows fields that newer ones added."""
+    if isinstance(part, ast.AST):
+        filled = [(name, value) for name, value in ast.iter_fields(part) if value is not None and value != []]
+        return f"{type(part).__name__}({', '.join(f'{name}={_canonical(value)}' for name, value in filled)})"
+    if isinstance(part, list):
+        return f"[{', '.join(map(_canonical, part))}]"
+    return repr(part)
+
+
 @cache
 def syntax_hash(path: Path) -> str:
     """sha256 of a source file's syntax tree, without comments, docstrings and layout."""
     tree = _DropDocstrings().visit(ast.parse(path.read_text(encoding="utf-8")))
-    return hashlib.sha256(ast.dump(tree, include_attributes=False).encode()).hexdigest()
+    return hashlib.sha256(_canonical(tree).encode()).hexdigest()
 
 
 @cache
@@ -162,6 +176,13 @@ def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[s
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
+def program_hash(script: str, settings: Mapping[str, Any]) -> str:
+    """Hash of all that a program runs with these settings; ``script`` is relative to the repository root."""
+    optional = OPTIONAL_CODE.get(script, {})
+    unused = [prefix for key, prefixes in optional.items() if not settings.get(key) for prefix in prefixes]
+    return code_hash(script, without=(*PLUMBING, *unused))
+
+
 def package_versions() -> dict[str, str]:
     """Versions of the packages that decide results, as far as they are installed."""
     versions = {"python": platform.python_version()}
@@ -222,6 +243,7 @@ def write_manifest(
     source = Path(script) if script else Path(sys.argv[0])
     source = source if source.is_absolute() else (ROOT / source if (ROOT / source).exists() else source.resolve())
     inside = source.suffix == ".py" and source.resolve().is_relative_to(ROOT)
+    program = source.resolve().relative_to(ROOT).as_posix() if inside else source.name
     manifest = {
         "artifact": artifact.name,
         # What was moved to another artifact's place, manifest and all, is told by this.
@@ -232,8 +254,8 @@ def write_manifest(
         },
         "inputs": {str(path): sha256_of(path) for path in inputs},
         "settings": settings,
-        "script": source.resolve().relative_to(ROOT).as_posix() if inside else source.name,
-        "code_hash": code_hash(source.resolve().relative_to(ROOT).as_posix()) if inside else None,
+        "script": program,
+        "code_hash": program_hash(program, settings) if inside else None,
         "modules": {module: code_hash(module) for module in modules},
         "versions": package_versions(),
         "machine": machine(),

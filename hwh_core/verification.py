@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .config import PresetConfig
 from .files import sha256_of
 from .progress import progress
-from .provenance import ROOT, code_hash
+from .provenance import ROOT, code_hash, program_hash
 from .scripting import UserError
 
 SUFFIX = ".manifest.json"
@@ -269,7 +269,7 @@ class Verifier:
         if manifest["code_hash"] is not None:
             if not (ROOT / script).is_file():
                 yield Reason("code", f"its program {script} is gone")
-            elif code_hash(script) != manifest["code_hash"]:
+            elif program_hash(script, settings) != manifest["code_hash"]:
                 yield Reason("code", f"the code that {script} runs has changed")
         for module, expected in manifest.get("modules", {}).items():
             if not (ROOT / module).is_file() or code_hash(module) != expected:

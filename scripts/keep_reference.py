@@ -1,4 +1,4 @@
-"""Copy the small results of a finished run (no weights, maps or token stores) to results/reference/<preset>."""
+"""Copy the small results of a finished run (no weights or token stores) to results/reference/<preset>."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ KEPT = (
     "hwh/*/*/niah*_cells.csv", "benchmarks/**/*.tsv", "*.manifest.json", "controlled/*/*.manifest.json",
     "hwh/*/*/*.manifest.json", "data/**/*.manifest.json", "chains/**/*.json", "figures/*.manifest.json",
 )  # fmt: skip
+# Where no weights are kept these are all that a model leaves: figures and the ledger can be made from them again.
+CHAINS_KEPT = (
+    "controlled/*/probe_x1.npz", "controlled/*/curve.csv", "controlled/*/curve_maps.csv",
+    "hwh/*/*/head_influence*.csv", "hwh/*/*/niah.csv", "hwh/*/*/rope_heads.json",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -26,9 +31,11 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="folder of the preset's results, results/<preset>")
     parser.add_argument("--reference", type=Path, default=Path("results/reference"), help="folder of all references")
     arguments = parser.parse_args()
-    if not (arguments.root / "claims.json").is_file():
+    chained = any(arguments.root.glob("chains/**/*.json"))
+    if not chained and not (arguments.root / "claims.json").is_file():
         raise UserError(f"{arguments.root} holds no claims.json; finish the run first (snakemake --cores all)")
-    files = sorted({path for pattern in KEPT for path in arguments.root.glob(pattern) if path.is_file()})
+    patterns = (*KEPT, *(CHAINS_KEPT if chained else ()))
+    files = sorted({path for pattern in patterns for path in arguments.root.glob(pattern) if path.is_file()})
     goal = arguments.reference / arguments.root.resolve().name
     with atomic_directory(goal) as folder:
         for path in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import time
 from pathlib import Path
@@ -160,6 +161,44 @@ def test_templates_belong_to_the_programs_that_fill_them(monkeypatch, edited, pr
     after = {name: provenance.code_hash(f"scripts/{name}.py") for name in before}
     forget()
     assert {name for name in before if before[name] != after[name]} == {program}
+
+
+def test_hashes_do_not_depend_on_fields_that_newer_versions_of_python_add(monkeypatch):
+    """Python 3.12 gave functions and classes ``type_params``, which are empty in code that 3.11 reads."""
+    forget()
+    before = provenance.code_hash("scripts/train.py")
+    for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+        fields = [name for name in kind._fields if name != "type_params"]
+        monkeypatch.setattr(kind, "_fields", (*fields, "type_params", "new_in_a_later_version"))
+        monkeypatch.setattr(kind, "type_params", [], raising=False)
+        monkeypatch.setattr(kind, "new_in_a_later_version", None, raising=False)
+    forget()
+    assert provenance.code_hash("scripts/train.py") == before
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.mark.parametrize("edited", ["hwh_core/data/retrieval_mix.py", "hwh_core/retrieval_split.py"])
+def test_code_of_the_retrieval_mix_belongs_to_trainings_with_one(monkeypatch, edited):
+    def of(mix) -> str:
+        forget()
+        return provenance.program_hash("scripts/train.py", {"retrieval_mix": mix} if mix else {"model": {}})
+
+    plain, mixed = of(None), of({"sequence_share": 0.5})
+    own = provenance.syntax_hash
+    other = provenance.ROOT / edited
+
+    class Edited:
+        cache_clear = staticmethod(own.cache_clear)
+
+        def __call__(self, path):
+            return "edited" if path == other else own(path)
+
+    monkeypatch.setattr(provenance, "syntax_hash", Edited())
+    assert of(None) == plain
+    assert of({"sequence_share": 0.5}) != mixed
+    monkeypatch.undo()
+    forget()
 
 
 def test_only_narrows_the_hash(project):

@@ -62,7 +62,7 @@ class NiahGrid(Strict):
     variant: Literal[
         "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue", "multiquery"
     ]
-    wording: Literal["ruler", "second"]
+    wording: Literal["ruler", "second", "trained"]
     fill: Literal["exact", "lm_eval"] = Field(
         default="exact", description="exact: lengths filled, depths chosen; lm_eval: the very samples of lm-eval"
     )

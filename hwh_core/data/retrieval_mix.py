@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..config import RetrievalMixConfig
 
 # Raise when the same seed and step would give another batch.
-MIX_VERSION = 1
+MIX_VERSION = 2
 # The words of keys are those of so many evenly spaced stretches of the store, of so many tokens each.
 _STRETCHES, _STRETCH_TOKENS = 256, 2048
 # A lower-case word that is no part of a name, a number or a compound.

@@ -18,6 +18,14 @@ FACTS = (
     "One {kind} to remember, that of {key}, is: {value}.",
     "As for {key}, the {kind} is {value}.",
     "The {kind} for {key} was: {value}.",
+    # With the kind in the plural: a model that reads it in the singular alone finds no value behind a plural, though it
+    # finds those of other unknown words.
+    "Of all {kind}s, that of {key} is {value}.",
+    "Among the {kind}s here, the one for {key} is: {value}.",
+    "In the list of {kind}s, {key} has {value}.",
+    "Several {kind}s are known. For {key} it is: {value}.",
+    "Of the {kind}s, one is that of {key}, namely {value}.",
+    "There are {kind}s, and {key} has the {kind} {value}.",
 )
 #: Every question ends in its answer.
 QUESTIONS = (

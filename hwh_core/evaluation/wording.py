@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
+from ..data.retrieval_wording import FACTS, KINDS, QUESTIONS
 from . import ruler_source
 from .errors import EvaluationError
 
@@ -59,9 +60,18 @@ def second_wording() -> Wording:
     )
 
 
+def trained_wording() -> Wording:
+    """One that models with a retrieval mix are trained on, for one answer: without it nobody could tell whether a model
+    does not retrieve or does not take up the other wordings. Keys, values and prose are of the evaluation's side."""
+    kind, fact, question = KINDS[0], FACTS[0], QUESTIONS[1]
+    needle = fact.replace("{kind}", kind)
+    asking, _, answering = question.replace("{kind}", kind).replace("{key}", "{query}").partition("? ")
+    return Wording("trained", needle, f"{{context}} {asking}?", answering.removesuffix(" {value}."))
+
+
 def wording_named(name: str) -> Wording:
     """The wording that a preset names. Raises :class:`EvaluationError` for an unknown name."""
-    wordings = {"ruler": ruler_wording, "second": second_wording}
+    wordings = {"ruler": ruler_wording, "second": second_wording, "trained": trained_wording}
     if name not in wordings:
         raise EvaluationError(f"niah.additional: wording {name!r} is unknown; known are {', '.join(wordings)}")
     return wordings[name]()

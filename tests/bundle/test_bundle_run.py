@@ -88,6 +88,14 @@ def test_a_finished_run_packs_what_it_made_without_weights(bundle, tmp_path):
     ]
 
 
+def test_a_bundle_without_what_its_data_were_made_from_runs_by_times_alone(bundle, tmp_path):
+    facts = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps({**facts, "targets": ["fig3"]}))
+    assert runner.main(["--target", "fig3", "--cores", "2", "--keep-folder", "work", "--output", "out"]) == 0
+    given = (tmp_path / "work" / "arguments").read_text()
+    assert given == "-m snakemake --cores 2 fig3 --rerun-triggers mtime --configfile config/tiny.yaml\n"
+
+
 @pytest.mark.parametrize(("target", "more", "code", "state"), [
     ("fails", [], 1, "failed"),
     ("hangs", ["--minutes", "0.02", "--reserve-minutes", "0", "--grace-seconds", "0.1"], 124, "stopped"),

@@ -7,6 +7,7 @@ import re
 import pytest
 from oracle_models import copy_model
 
+from hwh_core.data.retrieval_wording import FACTS, KINDS, QUESTIONS
 from hwh_core.evaluation import ruler_source, wording
 from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.haystacks import draw, prose_haystack, split_sentences
@@ -176,10 +177,26 @@ def test_the_second_wording_asks_the_same_in_other_words(tokenizer, haystack, ge
     assert len(sample.prompt) + 12 + sample.fill_error == 256
 
 
+def test_the_trained_wording_is_one_of_the_mix(tokenizer, haystack):
+    words = wording.trained_wording()
+    asked = words.template.removeprefix("{context} ")
+    said = {
+        (fact.replace("{kind}", kind), question.replace("{kind}", kind).replace("{key}", "{query}"))
+        for kind in KINDS
+        for fact in FACTS
+        for question in QUESTIONS
+    }
+    assert (words.needle, f"{asked} {words.answer_prefix} {{value}}.") in said
+    sample = NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, wording=words).make(300, 50, 0)
+    text = tokenizer.decode(sample.prompt)
+    assert f" is {sample.values[0]}." in text
+    assert text.endswith(" is")
+
+
 def test_unknown_variants_and_wordings_are_named(tokenizer, haystack):
     with pytest.raises(EvaluationError, match=r"niah\.variant: 'multikey_9' is unknown; known are single_1, single_2"):
         NiahGenerator(tokenizer, haystack, max_new_tokens=12, seed=3, variant="multikey_9")
-    with pytest.raises(EvaluationError, match=r"wording 'third' is unknown; known are ruler, second"):
+    with pytest.raises(EvaluationError, match=r"wording 'third' is unknown; known are ruler, second, trained"):
         wording.wording_named("third")
 
 

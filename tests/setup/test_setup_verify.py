@@ -169,7 +169,7 @@ def test_missing_files_are_named(results, minimal_preset):
 
 
 def test_changed_code_is_named(results, minimal_preset, monkeypatch):
-    monkeypatch.setattr(verification, "code_hash", lambda script: "0" * 16)
+    monkeypatch.setattr(verification, "program_hash", lambda script, settings: "0" * 16)
     assert check(results, minimal_preset)["fig4.csv"] == f"the code that {PROGRAM} runs has changed"
 
 

@@ -95,5 +95,5 @@ def test_reference_results_are_held_against_what_they_keep(reference, minimal_pr
     (reference / "controlled/base/probe.npz").write_text("edited", encoding="utf-8")
     found = check(reference, minimal_preset)
     assert "input results/minimal/controlled/base/probe.npz has changed" in found["band.json"]
-    monkeypatch.setattr(verification, "code_hash", lambda script: "0" * 16)
+    monkeypatch.setattr(verification, "program_hash", lambda script, settings: "0" * 16)
     assert set(check(reference, minimal_preset)) == {"probe.npz", "band.json", "fig4.csv"}

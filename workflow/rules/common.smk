@@ -198,8 +198,6 @@ TRAINING_CODE = (
     "hwh_core/modeling/",
     "hwh_core/training/",
     "hwh_core/data/loader.py",
-    "hwh_core/data/retrieval_",
-    "hwh_core/retrieval_split.py",
     "hwh_core/data/store.py",
     "hwh_core/architectures.py",
     "hwh_core/heads.py",
@@ -211,6 +209,8 @@ TRAINING_CODE = (
     "kernels/normalised_rotation",
     "kernels/launching",
 )
+# Trainings without a retrieval mix run nothing of it.
+MIX_CODE = provenance.OPTIONAL_CODE["scripts/train.py"]["retrieval_mix"]
 
 figure_files = [
     f"<results>/figures/{selection.figure_name(figure)}.{kind}"
@@ -324,6 +324,11 @@ def hwh_training_settings(wildcards):
             **({"retrieval_mix": mix} if (mix := scale.mix_of(model)) else {}),
         }
     )
+
+
+def mix_code(wildcards):
+    mix = SCALES[wildcards.scale].mix_of(HWH[wildcards.scale, wildcards.hwh])
+    return MIX_CODE if mix else ()
 
 
 def evaluation_settings(wildcards, **more):

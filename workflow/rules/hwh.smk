@@ -33,7 +33,7 @@ rule train_hwh:
     params:
         launch=program("launch"),
         program=program("train"),
-        code=code("train", only=TRAINING_CODE),
+        code=lambda wildcards: code("train", only=TRAINING_CODE + mix_code(wildcards)),
         store=lambda wildcards, input: os.path.dirname(os.path.dirname(input.train)),
         folder=lambda wildcards, output: os.path.dirname(output[-1]),
         settings=hwh_training_settings,
