@@ -5,7 +5,8 @@ CUDA_VISIBLE_DEVICES agree on it. The lock is held for the life of the process; 
 process dies. Devices come from ``nvidia-smi -L``: nothing here imports torch or makes a CUDA context.
 
 A scheduler that gives a job one device is no exception: that lock is free unless two jobs were given the same device,
-which happens where CUDA_VISIBLE_DEVICES was set by hand.
+which happens where CUDA_VISIBLE_DEVICES was set by hand. With HWH_JOBS_PER_GPU above 1 a device has as many slots, for
+jobs that are too small to keep it busy.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .locks import lock
@@ -32,14 +33,18 @@ FIRST_NOTICE_SECONDS, NOTICE_SECONDS, POLL_SECONDS = 5.0, 600.0, 0.5
 
 @dataclass(frozen=True)
 class Device:
-    """A device that a process can use alone: a GPU, or one MIG instance of it. ``gpu``: UUID of the whole GPU."""
+    """A device that a process can use alone: a GPU, or one MIG instance of it. ``gpu``: UUID of the whole GPU.
+
+    ``slot``: which of its slots is meant, where several jobs may share it.
+    """
 
     uuid: str
     gpu: str
     number: int
+    slot: int = 0
 
     def __str__(self) -> str:
-        return f"GPU {self.number} ({self.uuid})"
+        return f"GPU {self.number} ({self.uuid})" + (f", slot {self.slot}" if self.slot else "")
 
 
 def parse_listing(text: str) -> tuple[Device, ...]:
@@ -94,6 +99,19 @@ def visible_devices() -> tuple[Device, ...]:
     return select(parse_listing(done.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
+def jobs_per_gpu() -> int:
+    """Jobs that may use one device at a time: HWH_JOBS_PER_GPU, by default 1. Raises :class:`UserError` for others."""
+    text = os.environ.get("HWH_JOBS_PER_GPU", "1")
+    if not re.fullmatch(r"[1-9]\d?", text):
+        raise UserError(f"HWH_JOBS_PER_GPU is {text!r}, expected a number from 1 to 99; correct or unset it")
+    return int(text)
+
+
+def slots(devices: Sequence[Device], jobs: int) -> tuple[Device, ...]:
+    """``jobs`` slots of each device; all first slots come first, so that jobs spread over the devices."""
+    return tuple(replace(device, slot=slot) for slot in range(jobs) for device in devices)
+
+
 def lock_folder() -> Path:
     """Where locks of this user lie. Fixed rather than from the environment, which differs between two logins."""
     base = Path("/tmp") if os.access("/tmp", os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
@@ -111,7 +129,8 @@ def _open_folder(folder: Path) -> Path:
 
 
 def _file(folder: Path, device: Device, suffix: str = "lock") -> Path:
-    return folder / f"{device.uuid.replace('/', '_')}.{suffix}"
+    slot = f".{device.slot}" if device.slot else ""
+    return folder / f"{device.uuid.replace('/', '_')}{slot}.{suffix}"
 
 
 def _owner(folder: Path, device: Device) -> dict[str, str]:
@@ -127,12 +146,14 @@ def _describe(owner: dict[str, str]) -> str:
 
 
 def _take(devices: Sequence[Device], count: int, folder: Path, owner: dict[str, str]) -> list[Device]:
-    """The first ``count`` free devices, locked until this process ends; none of them if there are fewer."""
+    """The first ``count`` devices with a free slot, locked until this process ends; none of them if there are fewer."""
     # One at a time: two jobs that each need several would take some from each other, and both give up.
     gate = lock(folder / "gate", fcntl.LOCK_EX)
     taken: dict[Device, int] = {}
     for device in devices:
-        if len(taken) < count and (descriptor := lock(_file(folder, device))) is not None:
+        if len(taken) == count or device.uuid in {other.uuid for other in taken}:
+            continue
+        if (descriptor := lock(_file(folder, device))) is not None:
             # Processes of a launcher that outlive its first one are still on its devices.
             if (users := lock(_file(folder, device, "users"))) is not None:
                 taken[device] = descriptor
@@ -159,6 +180,7 @@ def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
     devices = visible_devices()
     if not devices or len(devices) < count:
         return ()
+    offered = slots(devices, jobs_per_gpu())
     folder = _open_folder(lock_folder() if folder is None else folder)
     parent = os.getppid()
     job = f"{parent}-{start_time(parent)}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -166,19 +188,19 @@ def take_devices(folder: Path | None = None) -> tuple[Device, ...]:
     notice = time.monotonic() + FIRST_NOTICE_SECONDS
     while True:
         if first:
-            taken = _take(devices, count, folder, {"pid": str(os.getpid()), "job": job})
+            taken = _take(offered, count, folder, {"pid": str(os.getpid()), "job": job})
         else:
-            taken = [device for device in devices if _owner(folder, device).get("job") == job]
+            taken = [device for device in offered if _owner(folder, device).get("job") == job]
         if len(taken) == count:
             break
         if first and time.monotonic() >= notice:
             notice += NOTICE_SECONDS
-            held = (f"{device} {_describe(_owner(folder, device))}" for device in devices)
+            held = (f"{device} {_describe(_owner(folder, device))}" for device in offered)
             print(f"waiting until {count} of these are free: {', '.join(held)}", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
     for device in () if first else taken:
         lock(_file(folder, device, "users"), fcntl.LOCK_SH)
     # By UUID also where numbers named the same: CUDA counts from the fastest card, nvidia-smi by place.
-    if tuple(taken) != devices or "CUDA_VISIBLE_DEVICES" in os.environ:
+    if [device.uuid for device in taken] != [device.uuid for device in devices] or "CUDA_VISIBLE_DEVICES" in os.environ:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in taken)
     return tuple(taken)

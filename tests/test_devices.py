@@ -115,6 +115,29 @@ def test_no_two_processes_share_a_device(machine, tmp_path):
     assert {one[0] for one in taken} == {"GPU-aa11", "GPU-bb22"}
 
 
+def test_jobs_share_a_device_where_it_has_several_slots(machine, tmp_path):
+    """They spread over the devices first, and no more than so many hold one."""
+    jobs = [start(HOLD, tmp_path, HWH_JOBS_PER_GPU="2") for _ in range(4)]
+    assert sorted(job.stdout.readline() for job in jobs) == ["GPU-aa11\n"] * 2 + ["GPU-bb22\n"] * 2
+    fifth = start(HOLD, tmp_path, HWH_JOBS_PER_GPU="2")
+    large = start(HOLD, tmp_path, HWH_JOBS_PER_GPU="2", LOCAL_WORLD_SIZE="2")
+    time.sleep(1.5)
+    assert (fifth.poll(), large.poll()) == (None, None)
+    for job in jobs:
+        end(job)
+    fifth.stdout.readline()
+    end(fifth)
+    assert sorted(large.stdout.readline().split()) == ["GPU-aa11", "GPU-bb22"]
+    end(large)
+
+
+@pytest.mark.parametrize("text", ["0", "two", "-1", ""])
+def test_a_wrong_number_of_jobs_is_told(machine, monkeypatch, tmp_path, text):
+    monkeypatch.setenv("HWH_JOBS_PER_GPU", text)
+    with pytest.raises(UserError, match=r"HWH_JOBS_PER_GPU is .* expected a number from 1"):
+        devices.take_devices(tmp_path)
+
+
 def test_jobs_of_two_devices_take_both_or_none(machine, tmp_path):
     """Also in opposite orders, and between jobs of one device, nobody waits for ever."""
     (tmp_path / "marks").mkdir()

@@ -11,7 +11,7 @@ from snakemake.exceptions import WorkflowError
 
 from hwh_core import chains, files, memory_plan, provenance
 from hwh_core.config import ConfigError, validate_preset
-from hwh_core.devices import visible_devices
+from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
 from hwh_core.reporting import requirements, selection
@@ -103,7 +103,7 @@ FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_facto
 LOCAL = workflow.is_main_process and workflow.resource_settings.nodes is None
 GPUS = visible_devices() if LOCAL else ()
 if LOCAL and "gpu" not in workflow.global_resources:
-    workflow.register_resource("gpu", max(1, len(GPUS)))
+    workflow.register_resource("gpu", max(1, len(GPUS) * jobs_per_gpu()))
 # Presets that train in bfloat16 are made for a GPU; where there is one, the others use it too.
 GPU = int(
     bool(GPUS)
