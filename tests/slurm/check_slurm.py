@@ -25,6 +25,8 @@ from workflow_run import CheckFailed, Run, Submission, write_preset, write_profi
 HYBRID, CANCELLED, OTHER = "transformer_s0", "theta1e4_L64_noqknorm_s0", "theta1e4_L64_s0"
 STEPS = 60
 STORES = [f"results/smoke/data/bpe512/{split}/index.json" for split in ("train", "held_out")]
+# Made once for all chains, and so by jobs of their own.
+PROMPTS = "results/smoke/data/bpe512/niah_prompts/niah.parquet"
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")
 
 
@@ -128,7 +130,7 @@ def check_whole_preset(cluster: SmallCluster, run: Run) -> None:
 def check_chain(cluster: SmallCluster, run: Run) -> None:
     """A chain is one submission on one node."""
     profile = write_profile(cluster.folder / "profile-chain", {})
-    run.locally(*STORES)
+    run.locally(*STORES, PROMPTS)
     options = ["--resources", "gpu=1", "--set-resource-scopes", "gpu=local"]
     chain = run.submit(profile, "results/smoke/chains/hwh/tiny/hwh_std_s0.json", *options)
     chain.require(chain.end() == 0, "the chain failed")
