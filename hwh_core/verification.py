@@ -1,8 +1,8 @@
 """Whether artifacts still follow from their inputs, settings and code, read from their manifests.
 
 Folders of reference results (results/reference/<preset>) keep the small results of a run: no weights or stores, and few
-maps. What their manifests name and the folder does not hold is counted as not kept, and says nothing against an artifact.
-Neither do the weights of trained models that a preset with ``keep_weights: false`` deletes.
+maps. What their manifests name and the folder does not hold is counted as not kept, and says nothing against an
+artifact. Neither do the weights of trained models that a preset with ``keep_weights: false`` deletes.
 """
 
 from __future__ import annotations
