@@ -14,10 +14,13 @@ SECONDS_BETWEEN_LINES = 10.0
 def progress(items: Iterable[Item], description: str, total: int | None = None, unit: str = "it") -> Iterator[Item]:
     """Yield ``items`` while showing how far they are: tqdm on a terminal, plain lines in a log.
 
-    ``total`` is the number of items, by default ``len(items)``.
+    ``total`` is the number of items, by default ``len(items)``. With 0 ``items`` is left alone: a step that was killed
+    between its last item and its end goes on, though processes for no work at all cannot be started.
     """
     if total is None:
         total = len(items)  # type: ignore[arg-type]
+    if total == 0:
+        return
     if sys.stderr.isatty():
         from tqdm import tqdm
 

@@ -245,3 +245,33 @@ def test_the_program_beside_the_parts_needs_the_standard_library_only(tmp_path):
     assert f"{Path(tmp_path).resolve()}/bundle.json is missing" in done.stderr
     absent = subprocess.run(["bash", str(tmp_path / "run"), "--python=python0"], capture_output=True, text=True)
     assert absent.stderr == "error: --python python0 is no program on this machine\n"
+
+
+def test_a_python_without_ensurepip_installs_with_its_own_pip(tmp_path, monkeypatch):
+    """Stopped at the first package: what matters is by which pip it is installed, and into which environment."""
+    commands = []
+
+    def run(what, *command):
+        commands.append(command)
+        if what == "installing the packages":
+            raise BundleError("far enough")
+        return ""
+
+    monkeypatch.setattr(install, "_run", run)
+    found = install.importlib.util.find_spec
+    manifest = {"requirements": ["a==1"], "torch": []}
+    for own, expected in (
+        (True, [str(tmp_path / ".venv/bin/python"), "-m", "pip"]),
+        (False, [sys.executable, "-m", "pip", "--python", str(tmp_path / ".venv/bin/python")]),
+    ):
+        monkeypatch.setattr(
+            install.importlib.util,
+            "find_spec",
+            lambda name, own=own: found(name) if own or name != "ensurepip" else None,
+        )
+        (tmp_path / "wheels").mkdir(exist_ok=True)
+        commands.clear()
+        with pytest.raises(BundleError, match="far enough"):
+            install.install(tmp_path, manifest, system_torch=False, identity="x")
+        assert ("--without-pip" in commands[0]) is not own
+        assert list(commands[-1][: len(expected)]) == expected

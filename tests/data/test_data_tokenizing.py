@@ -183,3 +183,18 @@ def test_a_killed_program_goes_on_and_leaves_no_worker(data, tmp_path, monkeypat
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert contents(tmp_path / "store") == contents(tmp_path / "expected")
+
+
+def test_a_run_that_was_killed_before_its_shards_were_joined_goes_on(data, framed, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizing, "join_stores", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tokenize_documents(framed, data.tokenizer, tmp_path / "store")
+    monkeypatch.undo()
+    given = ["--documents", framed, "--tokenizer", data.tokenizer, "--output", tmp_path / "store", "--workers", "2"]
+    command = [sys.executable, str(ROOT / "scripts/tokenize_documents.py"), *map(str, given)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not shards_folder(tmp_path / "store").exists()
