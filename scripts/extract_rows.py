@@ -22,7 +22,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started = time.time()
 
-    from hwh_core.evaluation import extraction
+    from hwh_core.evaluation import extraction, hub_rows
     from hwh_core.evaluation.settings import require, rows_settings
     from hwh_core.provenance import write_manifest
 
@@ -39,7 +39,8 @@ def main() -> None:
     elif source.kind == "files":
         rows = extraction.rows_from_files(Path(source.path), names)
     else:
-        rows = extraction.rows_from_hub(names)
+        record = hub_rows.record_of(arguments.output)
+        rows = hub_rows.rows_from_hub(names, source.revisions, record)
     index = extraction.write_rows(rows, arguments.output, settings["rows"], settings.get("sentence_splitter", False))
     write_manifest(arguments.output, inputs=inputs, settings=settings, started=started)
     for name, entry in index["tasks"].items():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from .base import Filename, Name, Package, PositiveInt, Sha256, Strict, Version
+from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
 
 
 class TaskConfig(Strict):
@@ -28,9 +28,12 @@ class PypiRows(Strict):
 
 
 class HubRows(Strict):
-    """Evaluation rows from the hub, as lm-eval's own task files name them."""
+    """Evaluation rows from the hub, as lm-eval's own task files name them, each data set at one commit."""
 
     kind: Literal["hub"]
+    revisions: dict[Repository, Commit] = Field(
+        default_factory=dict, description="commits by data set; of others the one of the first fetch is recorded"
+    )
 
 
 class FilesRows(Strict):

