@@ -1,6 +1,7 @@
 """Causal checks of one model: loss and needle answers without heads of a class or without rotation, beside random sets.
 
-Writes causal.csv (a row an intervention, draw, measure and sample) and causal_summary.csv with the intervals.
+Writes causal.csv (a row an intervention, draw, measure and sample) and causal_summary.csv with the intervals. Killed,
+the same command goes on after the finished interventions, which lie in causal_runs beside the output until then.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ def main() -> None:
     parser.add_argument("--probe", type=Path, required=True, help="its probe.npz, with heads.csv and bands.json beside")
     parser.add_argument("--documents", type=Path, required=True, help="held_out.jsonl.zst")
     parser.add_argument("--output", type=Path, required=True, help="causal.csv to write; the summary goes beside it")
+    parser.add_argument("--restart", action="store_true", help="begin anew where causal_runs holds other checks")
     options = parser.parse_args()
     started = time.time()
     settings = load_settings(options.settings)
     take_devices()
 
     from hwh_core.config import CausalConfig
-    from hwh_core.probes.causal import causal_check, sentences, write_checks
+    from hwh_core.probes.causal import UNFINISHED, CausalChecks, sentences, write_checks
     from hwh_core.probes.jobs import setting
     from hwh_core.probes.pretrained import load_model, load_tokenizer
+    from hwh_core.probes.resume import remove
     from hwh_core.probes.text import prose_documents
     from hwh_core.reporting.results import HEADS_COLUMNS, ResultFolder
 
@@ -39,7 +42,7 @@ def main() -> None:
     heads, bands = folder.table("heads.csv", HEADS_COLUMNS), folder.json("bands.json")
     inv_freq = folder.maps(options.probe.name).inv_freq
     texts = prose_documents(options.documents, setting(settings, "held_out_prose_source"))
-    table = causal_check(
+    checks = CausalChecks(
         load_model(options.model),
         load_tokenizer(options.model),
         heads,
@@ -49,14 +52,18 @@ def main() -> None:
         rotated=int((inv_freq > 0).sum()),
         seed=setting(settings, "seed"),
     )
+    unfinished = options.output.with_name(UNFINISHED)
+    if options.restart:
+        remove(unfinished)
     summary = write_checks(
-        table,
+        checks.table(resume=unfinished),
         options.output,
         inputs=[*folder.used, options.documents],
         settings=settings,
         seed=settings["seed"],
         started=started,
     )
+    remove(unfinished)
     print("\n".join(sentences(summary)))
 
 

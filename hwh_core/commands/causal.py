@@ -3,7 +3,8 @@
 MODEL is the one that `hwh probe MODEL --out DIR` has probed. Takes away the output of retrieval heads, of positional
 heads and of the top 5% QR heads, and the rotation of frequencies below the band and in it; measures the loss on prose
 and how likely the planted number of a needle prompt is. Writes causal.csv and causal_summary.csv, which
-`hwh report DIR` shows.
+`hwh report DIR` shows, and the figure fig_causal (.pdf, .png, .csv). Killed, the same command goes on after the
+finished interventions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..locks import only_writer
 from ..scripting import UserError
 
 PROBE_FILES = ("probe.npz", "probe.json", "heads.csv", "bands.json")
+TABLE = "causal.csv"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
             help=f"{field.description} (default: {field.default})",
         )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="which windows, needles and random sets (default: 0)")
+    parser.add_argument("--restart", action="store_true", help="begin anew where the folder holds other checks")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,10 +63,12 @@ def _settings(args: argparse.Namespace) -> CausalConfig:
 
 def _run(args: argparse.Namespace) -> int:
     from ..files import read_json
-    from ..probes.causal import causal_check, sentences, write_checks
+    from ..probes.causal import UNFINISHED, CausalChecks, sentences, write_checks
     from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model
+    from ..probes.resume import remove
     from ..probes.samples import read_texts
     from ..probes.weights import check_weights, weights_fingerprint
+    from ..reporting.fig_causal import draw_checks
     from ..reporting.results import HEADS_COLUMNS, ResultFolder
 
     settings, started = _settings(args), time.time()
@@ -87,13 +92,36 @@ def _run(args: argparse.Namespace) -> int:
     check_length(model, settings.length, "--length")
     folder = ResultFolder(args.out)
     rotated = int((folder.maps("probe.npz").inv_freq > 0).sum())
-    table = causal_check(
+    checks = CausalChecks(
         model, tokenizer, folder.table("heads.csv", HEADS_COLUMNS), folder.json("bands.json"),
         read_texts(tuple(args.text)), settings, rotated=rotated, seed=args.seed,
     )  # fmt: skip
+    unfinished = args.out / UNFINISHED
+    if args.restart:
+        remove(unfinished)
+    elif _is_finished(args.out, unfinished, checks.settings):
+        print(f"{args.out}: holds these checks already")
+        return 0
     summary = write_checks(
-        table, args.out / "causal.csv", inputs=[*folder.used, *args.text], settings=settings.model_dump(),
-        seed=args.seed, started=started,
+        checks.table(resume=unfinished), args.out / TABLE, inputs=[*folder.used, *args.text],
+        settings=checks.settings, seed=args.seed, started=started,
     )  # fmt: skip
+    title = read_json(args.out / "probe.json").get("title") or args.out.resolve().name
+    figures = draw_checks(args.out, title)
+    remove(unfinished)
     print("\n".join(sentences(summary)))
+    print("\n".join(map(str, figures)))
     return 0
+
+
+def _is_finished(out: Path, unfinished: Path, settings: dict[str, Any]) -> bool:
+    """Whether ``out`` holds all checks of these settings. Raises where it holds others."""
+    from ..files import read_json
+    from ..probes.resume import FinishedValues, raise_if_changed
+
+    manifest = out / f"{TABLE}.manifest.json"
+    if not (manifest.is_file() and (out / TABLE).is_file()):
+        return False
+    raise_if_changed(str(out), read_json(manifest)["settings"], settings, FinishedValues.held)
+    # Finished interventions are removed last of all.
+    return not unfinished.exists()

@@ -155,7 +155,7 @@ def _is_finished(out: Path, settings: dict[str, Any]) -> bool:
     record = out / "probe.json"
     if not record.is_file():
         return False
-    raise_if_changed(str(out), read_json(record).get("settings", {}), settings)
+    raise_if_changed(str(out), read_json(record).get("settings", {}), settings, "a probe")
     # Finished samples are removed last of all.
     return not (out / SAMPLES).exists()
 

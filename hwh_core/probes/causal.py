@@ -6,6 +6,7 @@ held-out prose and how likely the planted number of a needle prompt is. Ours; th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from ..evaluation.likelihood import score_pairs
 from ..evaluation.niah import NiahGenerator
 from ..files import write_table
 from ..progress import progress as show_progress
-from ..provenance import write_manifest
+from ..provenance import code_hash, write_manifest
 from ..statistics import percentile_interval, resample_weights, top_heads
 from .errors import ProbeError
 from .interventions import masked_heads, rotation_off
 from .pretrained import check_length
+from .resume import FinishedValues, prompts_fingerprint
 from .text import token_windows
+from .weights import weights_fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +39,8 @@ MEASURES = {"loss": "loss (nats/token)", "needle": "needle answer (nats/token)",
 RESAMPLES = 1000
 DEPTHS = 5
 MAX_ANSWER_TOKENS = 24
+UNFINISHED = "causal_runs"
+"""Folder beside causal.csv of the interventions that are finished while others are not."""
 
 
 @dataclass(frozen=True)
@@ -141,55 +146,86 @@ class Measurement:
         }
 
 
-def causal_check(
-    model: Any,
-    tokenizer: Any,
-    heads: pd.DataFrame,
-    bands: dict[str, Any],
-    texts: list[str],
-    settings: CausalConfig,
-    *,
-    rotated: int,
-    seed: int,
-    progress: bool = True,
-) -> pd.DataFrame:
-    """All interventions with their random controls: one row an intervention, draw, measure and sample.
+class CausalChecks:
+    """All interventions with their random controls, and the samples on which they are measured.
 
     ``heads`` and ``bands`` are the contents of heads.csv and bands.json of this model, ``texts`` held-out documents,
-    ``rotated`` the number of frequency groups that rotate. The baseline is the intervention ``none``. The model is
-    left as it was. Raises :class:`ProbeError` where there is neither a class of heads nor a band, and the errors of
-    :mod:`hwh_core.probes.interventions` and of the needle generator.
+    ``rotated`` the number of frequency groups that rotate. The baseline is the intervention ``none``. Raises
+    :class:`ProbeError` where there is neither a class of heads nor a band, and the errors of the needle generator.
     """
-    import pandas as pd
 
-    sets = [*head_sets(heads), *frequency_sets(heads, bands, rotated)]
-    if not sets:
-        raise ProbeError(
-            "heads.csv, bands.json: neither a class of heads nor a band was found: nothing can be taken away"
-        )
-    measure = Measurement(model, tokenizer, texts, settings, seed)
-    generator = np.random.default_rng(seed)
-    heads_a_layer = int(heads["head"].max()) + 1
-    runs: list[tuple[Intervention, float | None]] = [(Intervention("none", "none", {}), None)]
-    for one in sets:
-        available = heads_a_layer if one.kind == "heads" else rotated
-        controls = [random_like(one, available, draw, generator) for draw in range(settings.random_draws)]
-        runs += [(one, None), *((control, overlap(one, control)) for control in controls)]
-    rows = []
-    for one, shared in show_progress(runs, "interventions", unit="run") if progress else runs:
-        if one.size:
-            with one.applied(model):
-                values = measure()
-        else:
-            values = measure()
-        rows += [
-            {
-                "intervention": one.name, "kind": one.kind, "places": one.size, "draw": one.draw, "overlap": shared,
-                "measure": name, "sample": sample, "value": value,
-            }
-            for name, found in values.items() for sample, value in enumerate(found)
-        ]  # fmt: skip
-    return pd.DataFrame(rows).astype({"draw": "Int64"})
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        heads: pd.DataFrame,
+        bands: dict[str, Any],
+        texts: list[str],
+        settings: CausalConfig,
+        *,
+        rotated: int,
+        seed: int,
+    ) -> None:
+        sets = [*head_sets(heads), *frequency_sets(heads, bands, rotated)]
+        if not sets:
+            raise ProbeError(
+                "heads.csv, bands.json: neither a class of heads nor a band was found: nothing can be taken away"
+            )
+        self.model = model
+        self.measure = Measurement(model, tokenizer, texts, settings, seed)
+        generator = np.random.default_rng(seed)
+        heads_a_layer = int(heads["head"].max()) + 1
+        self.runs: list[tuple[Intervention, float | None]] = [(Intervention("none", "none", {}), None)]
+        for one in sets:
+            available = heads_a_layer if one.kind == "heads" else rotated
+            controls = [random_like(one, available, draw, generator) for draw in range(settings.random_draws)]
+            self.runs += [(one, None), *((control, overlap(one, control)) for control in controls)]
+        self.settings: dict[str, Any] = {
+            "model": weights_fingerprint(model),
+            "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+            **settings.model_dump(),
+            "seed": seed,
+            "samples": prompts_fingerprint([self.measure.windows, self.measure.needles]),
+            "sets": prompts_fingerprint([one.name, sorted(one.places.items())] for one, _ in self.runs),
+            "code": code_hash("hwh_core/probes/causal.py"),
+        }
+        """All that decides the result, as plain data."""
+
+    def table(self, resume: Path | None = None, progress: bool = True) -> pd.DataFrame:
+        """One row an intervention, draw, measure and sample; the model is left as it was.
+
+        With a folder ``resume`` the values of every finished intervention are kept there, and the same call given again
+        goes on after them. Raises :class:`ProbeError` where that folder holds other checks, and the errors of
+        :mod:`hwh_core.probes.interventions`.
+        """
+        import pandas as pd
+
+        finished = None if resume is None else FinishedValues(resume, self.settings)
+        if finished is not None and (count := finished.count(len(self.runs))):
+            told = f"{resume}: going on after {count} finished interventions of {len(self.runs)}"
+            print(told, file=sys.stderr, flush=True)
+        numbered = list(enumerate(self.runs))
+        rows = []
+        for index, (one, shared) in show_progress(numbered, "interventions", unit="run") if progress else numbered:
+            values = None if finished is None else finished.load(index)
+            if values is None:
+                values = self._measured(one)
+                if finished is not None:
+                    finished.save(index, values)
+            rows += [
+                {
+                    "intervention": one.name, "kind": one.kind, "places": one.size, "draw": one.draw, "overlap": shared,
+                    "measure": name, "sample": sample, "value": value,
+                }
+                for name, found in values.items() for sample, value in enumerate(found)
+            ]  # fmt: skip
+        return pd.DataFrame(rows).astype({"draw": "Int64"})
+
+    def _measured(self, one: Intervention) -> dict[str, list[float]]:
+        if not one.size:
+            return self.measure()
+        with one.applied(self.model):
+            return self.measure()
 
 
 def _bootstrap(values: np.ndarray, controls: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -243,7 +279,7 @@ def write_checks(
     seed: int,
     started: float,
 ) -> pd.DataFrame:
-    """Write what :func:`causal_check` gave as ``output`` (.csv) and, beside it, its summary, which is returned."""
+    """Write what :meth:`CausalChecks.table` gave as ``output`` (.csv) and its summary beside it; return the summary."""
     summary = summarise(table, seed)
     beside = output.with_name(f"{output.stem}_summary.csv")
     write_table(summary, beside)

@@ -15,7 +15,7 @@ from ..files import atomic_write
 from ..provenance import write_manifest
 from ..rope import period_at, periods, predicted_index_on_grid, predicted_period
 from ..statistics import spearman
-from .causal import causal_rows
+from .causal import causal_rows, figure_link
 from .qk_norms import norm_product
 from .results import HEADS_COLUMNS, Maps, ResultFolder
 from .selection import ReportError
@@ -146,7 +146,7 @@ def _frequencies(maps: Maps, bands: dict[str, Any], about: dict[str, Any]) -> tu
 def page_data(folder: ResultFolder, causal: bool = False) -> dict[str, Any]:
     """All that the page shows: probe.npz and, where they lie there, probe.json, heads.csv, bands.json and norms.npz.
 
-    With ``causal`` also causal_summary.csv.
+    With ``causal`` also causal_summary.csv, and the name of the figure of it.
 
     Raises :class:`ReportError` where files are missing, damaged, or of different models.
     """
@@ -166,6 +166,7 @@ def page_data(folder: ResultFolder, causal: bool = False) -> dict[str, Any]:
         means["norm"] = norm_product(folder.arrays("norms.npz"), maps, folder.root.name)
         columns |= {f"norm_{name}": spearman(means["norm"], means[name]) for name in ("rfis", "rpd")}
     tables, table_of_layer = _frequencies(maps, bands, about)
+    rows = causal_rows(folder) if causal else []
     return {
         "title": str(about.get("title") or about.get("model") or folder.root.resolve().name),
         "facts": [[label, _fact(about[key])] for key, label in FACTS.items() if about.get(key) is not None],
@@ -179,7 +180,8 @@ def page_data(folder: ResultFolder, causal: bool = False) -> dict[str, Any]:
         "classes": list(CLASSES),
         "head_class": None if classes is None else "".join(str(code) for code in classes.reshape(-1)),
         "has_bands": bool(bands),
-        "causal": causal_rows(folder) if causal else [],
+        "causal": rows,
+        "causal_figure": figure_link(folder) if rows else None,
     }
 
 

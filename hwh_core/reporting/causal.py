@@ -10,6 +10,7 @@ from .results import CAUSAL_COLUMNS, ResultFolder
 from .selection import ReportError
 
 SUMMARY, MANIFEST = "causal_summary.csv", "causal.csv.manifest.json"
+FIGURE = "fig_causal"
 MEASURES = {"loss": "loss (nats/token)", "needle": "needle answer (nats/token)", "exact": "needles answered (share)"}
 UNITS = {"heads": "heads off", "rotation": "rotations off"}
 
@@ -21,12 +22,7 @@ def causal_rows(folder: ResultFolder) -> list[dict[str, Any]]:
     """
     if not (folder.root / SUMMARY).is_file():
         return []
-    for path, sha256 in folder.json(MANIFEST)["inputs"].items():
-        beside = folder.root / Path(path).name
-        if beside.is_file() and sha256_of(beside) != sha256:
-            raise ReportError(
-                f"{folder.root / SUMMARY}: {beside.name} was made anew since; run hwh causal again, or delete the file"
-            )
+    _raise_if_made_anew(folder, MANIFEST, SUMMARY)
     return [
         {
             "intervention": row.intervention,
@@ -40,3 +36,27 @@ def causal_rows(folder: ResultFolder) -> list[dict[str, Any]]:
         }
         for row in folder.table(SUMMARY, CAUSAL_COLUMNS).itertuples()
     ]
+
+
+def figure_link(folder: ResultFolder) -> str | None:
+    """Name of the figure of the checks that lies in the folder; None where there is none.
+
+    Raises :class:`ReportError` where it was drawn from another summary than the one that lies beside it.
+    """
+    name = f"{FIGURE}.pdf"
+    if not (folder.root / name).is_file():
+        return None
+    folder.path(name)
+    _raise_if_made_anew(folder, f"{name}.manifest.json", name)
+    return name
+
+
+def _raise_if_made_anew(folder: ResultFolder, manifest: str, artifact: str) -> None:
+    """Raise :class:`ReportError` where a file beside ``artifact`` is not the one that it was made from."""
+    for path, sha256 in folder.json(manifest)["inputs"].items():
+        beside = folder.root / Path(path).name
+        if beside.is_file() and sha256_of(beside) != sha256:
+            raise ReportError(
+                f"{folder.root / artifact}: {beside.name} was made anew since; run hwh causal again (--restart), or "
+                "delete the file"
+            )

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from ..config import PretrainedModel
-from .causal import MEASURES, UNITS
+from ..provenance import write_manifest
+from .causal import FIGURE, MEASURES, SUMMARY, UNITS
 from .headfigures import stacked
-from .results import Results
+from .results import CAUSAL_COLUMNS, ResultFolder, Results
 from .selection import pretrained_of_figure
-from .style import OKABE_ITO, Drawing
+from .style import OKABE_ITO, TEXT_WIDTH, Drawing, use_style, write_files
+
+HEIGHT = 2.9
 
 
 def draw(results: Results) -> Drawing:
-    """One row an intervention, one column a measure: change with its interval over samples, and random sets."""
+    """The checks of the preset's models, one below the other, as :func:`_draw` draws them."""
     return stacked(
-        pretrained_of_figure(results.preset, "causal"), lambda _: 2.9, lambda part, model: _draw(part, results, model)
+        pretrained_of_figure(results.preset, "causal"),
+        lambda _: HEIGHT,
+        lambda part, model: _draw(part, results.causal(model), model.title),
     )
 
 
-def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
-    summary = results.causal(model)
+def draw_checks(folder: Path, title: str) -> list[Path]:
+    """Draw the checks that lie in ``folder`` as fig_causal.pdf, .png and .csv there; return their paths.
+
+    Raises :class:`ReportError` where causal_summary.csv is missing or damaged, and the errors of :func:`write_files`.
+    """
+    import matplotlib.pyplot as plt
+
+    started, source = time.time(), ResultFolder(folder)
+    use_style()
+    figure = plt.figure(figsize=(TEXT_WIDTH, HEIGHT), layout="constrained")
+    paths = write_files(_draw(figure, source.table(SUMMARY, CAUSAL_COLUMNS), title), folder / FIGURE)
+    write_manifest(paths[-1], inputs=source.used, settings={"title": title}, started=started, beside=paths[:-1])
+    return paths
+
+
+def _draw(figure: Any, summary: pd.DataFrame, title: str) -> Drawing:
+    """One row an intervention, one column a measure: change with its interval over samples, and random sets."""
     names = list(dict.fromkeys(summary["intervention"]))
     axes = figure.subplots(1, len(MEASURES), sharey=True)
-    for axis, (measure, title) in zip(axes, MEASURES.items(), strict=True):
+    for axis, (measure, words) in zip(axes, MEASURES.items(), strict=True):
         rows = summary[summary["measure"] == measure].set_index("intervention").loc[names]
         places = np.arange(len(names))
         axis.axvline(0, color="0.6", linewidth=0.8)
@@ -39,7 +61,7 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
             rows["change"], places, xerr=ends, fmt="o", color=OKABE_ITO["vermillion"], markersize=4, capsize=2,
             label="this set, 95% over samples",
         )  # fmt: skip
-        axis.set_title(f"{title}\nunchanged: {rows['baseline'].iloc[0]:.2f}", fontsize=8)
+        axis.set_title(f"{words}\nunchanged: {rows['baseline'].iloc[0]:.2f}", fontsize=8)
         axis.set_xlabel("change", fontsize=8)
     counts = summary.drop_duplicates("intervention").set_index("intervention").loc[names]
     units = [f"{name}\n{row.places} {UNITS[row.kind]}" for name, row in zip(names, counts.itertuples(), strict=True)]
@@ -48,7 +70,7 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
     samples = summary.groupby("measure")["n_samples"].first()
     figure.suptitle(
-        f"{model.title}: heads without output and frequencies without rotation "
+        f"{title}: heads without output and frequencies without rotation "
         f"({samples['loss']} windows, {samples['needle']} needles)",
         fontsize=9,
     )

@@ -204,7 +204,9 @@ def test_the_summary_is_paired_and_set_against_random():
     assert "against random" in causal.sentences(causal.summarise(imagined(0.2, 0.2), 0))[0]
 
 
-def test_the_program_writes_both_tables(random_llama, corpus, tmp_path, monkeypatch):
+@pytest.fixture
+def program(random_llama, corpus, tmp_path, monkeypatch):
+    """Call scripts/causal_checks.py on a probe of random_llama; takes the name of the output and more arguments."""
     probe = tmp_path / "probe"
     probe.mkdir()
     inv_freq = capture(load_model(random_llama), torch.arange(5, 40), 4)[0].inv_freq.double().numpy()
@@ -215,16 +217,24 @@ def test_the_program_writes_both_tables(random_llama, corpus, tmp_path, monkeypa
     )  # fmt: skip
     table_of_heads().assign(ld=0.5, rfis_total=1.0, rpd_total=1.0).to_csv(probe / "heads.csv", index=False)
     (probe / "bands.json").write_text(json.dumps(BANDS))
-    settings = {
-        "model": {"name": "random", "title": "Random"}, "seed": 0, "held_out_prose_source": "prose",
-        "causal": {"length": 512, "num_windows": 2, "num_needles": 2, "random_draws": 2},
-    }  # fmt: skip
-    program = ROOT / "scripts" / "causal_checks.py"
-    arguments = ["--settings", json.dumps(settings), "--model", random_llama, "--probe", probe / "probe.npz"]
+    path = ROOT / "scripts" / "causal_checks.py"
+
+    def call(output: Path, *more, seed: int = 0) -> None:
+        settings = {
+            "model": {"name": "random", "title": "Random"}, "seed": seed, "held_out_prose_source": "prose",
+            "causal": {"length": 512, "num_windows": 2, "num_needles": 2, "random_draws": 2},
+        }  # fmt: skip
+        arguments = ["--settings", json.dumps(settings), "--model", random_llama, "--probe", probe / "probe.npz"]
+        rest = ["--documents", corpus.path, "--output", output, *more]
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments + rest)])
+        runpy.run_path(str(path), run_name="__main__")
+
+    return call
+
+
+def test_the_program_writes_both_tables(program, tmp_path):
     output = tmp_path / "causal.csv"
-    rest = ["--documents", corpus.path, "--output", output]
-    monkeypatch.setattr(sys, "argv", [str(program), *map(str, arguments + rest)])
-    runpy.run_path(str(program), run_name="__main__")
+    program(output)
     table, summary = pd.read_csv(output), pd.read_csv(tmp_path / "causal_summary.csv")
     # The unchanged model, and five sets with two draws each; two values of every measure.
     assert len(table) == (1 + 5 * 3) * 3 * 2
@@ -233,6 +243,37 @@ def test_the_program_writes_both_tables(random_llama, corpus, tmp_path, monkeypa
     losses = table[(table["measure"] == "loss") & table["draw"].isna()].set_index("intervention")["value"]
     assert losses["none"].mean() != losses["retrieval heads"].mean()
     assert (tmp_path / "causal.csv.manifest.json").is_file()
+
+
+def test_the_program_goes_on_after_a_kill(program, tmp_path, monkeypatch, capsys):
+    whole, output = tmp_path / "whole" / "causal.csv", tmp_path / "causal.csv"
+    program(whole)
+    measure, calls = causal.Measurement.__call__, []
+
+    def killed_at_the_sixth(self):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return measure(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(causal.Measurement, "__call__", killed_at_the_sixth)
+        with pytest.raises(KeyboardInterrupt):
+            program(output)
+    assert not output.exists()
+    with pytest.raises(SystemExit) as ended:
+        program(output, seed=1)
+    assert ended.value.code == 1
+    assert "seed was 0, is 1" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(causal.Measurement, "__call__", lambda self: calls.append(1) or measure(self))
+        calls.clear()
+        program(output)
+    assert len(calls) == 16 - 5
+    assert output.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / causal.UNFINISHED).exists()
+    program(output, "--restart", seed=1)
+    assert output.read_bytes() != whole.read_bytes()
 
 
 def test_a_length_beyond_the_model_is_refused(random_llama, corpus):
