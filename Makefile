@@ -1,5 +1,5 @@
 # One virtual environment, pinned packages, one command a purpose. `make help` lists them.
-# Variables: PYTHON=<python 3.11 or newer>  PRESET=<smoke|laptop|single_gpu|paper>  CORES=<n|all>  EXTRAS="gpu slurm"
+# Variables: PYTHON=<python 3.11 or newer>  PRESET=<smoke|laptop|variants|single_gpu|paper>  CORES=<n|all>  EXTRAS="gpu slurm"
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help

@@ -45,7 +45,7 @@ def test_a_name_that_begins_like_another_is_another_chain(minimal_preset):
 
 def test_only_single_gpu_hands_on_no_weights():
     kept = {path.stem: load_preset(path).keep_weights for path in PRESETS}
-    assert kept == {"config": True, "paper": True, "single_gpu": False, "smoke": True}
+    assert kept == {"config": True, "paper": True, "single_gpu": False, "smoke": True, "variants": True}
 
 
 # Prints every rule of single_gpu as Snakemake has read it: its name, group, inputs and outputs with their flags.

@@ -242,9 +242,15 @@ def test_no_number_is_read_as_text(path):
     assert [node.value for node in plain if looks_like_a_number.fullmatch(node.value)] == []
 
 
-def test_the_four_presets_are_there():
+def test_the_presets_are_there():
     names = {load_preset(path).preset: path.name for path in PRESETS}
-    expected = {"smoke": "smoke.yaml", "laptop": "config.yaml", "single_gpu": "single_gpu.yaml", "paper": "paper.yaml"}
+    expected = {
+        "smoke": "smoke.yaml",
+        "laptop": "config.yaml",
+        "variants": "variants.yaml",
+        "single_gpu": "single_gpu.yaml",
+        "paper": "paper.yaml",
+    }
     assert expected.items() <= names.items()
 
 

@@ -130,7 +130,7 @@ def test_data_are_the_folders_and_files_behind_the_outputs(repository, tmp_path)
 
 
 def test_targets_cover_every_tokenizer_and_model_of_every_preset():
-    for name in ("smoke", "laptop", "single_gpu", "paper"):
+    for name in ("smoke", "laptop", "variants", "single_gpu", "paper"):
         preset = load_preset(pack.ROOT / pack.preset_file(name))
         targets = pack.data_targets(preset)
         assert targets[0] == "fetch"

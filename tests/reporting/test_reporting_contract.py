@@ -22,7 +22,7 @@ from hwh_core.rope import predicted_index
 ROOT = Path(ledger.__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["config", "smoke", "single_gpu", "paper"])
+@pytest.mark.parametrize("name", ["config", "smoke", "variants", "single_gpu", "paper"])
 def test_targets_of_a_preset_are_what_its_models_allow(name):
     preset = load_preset(ROOT / "config" / f"{name}.yaml")
     assert preset.targets.figures == selection.available_figures(preset)

@@ -108,7 +108,7 @@ def test_table_of_presets_names_the_files():
     table = dict(re.findall(r"^\| `(\w+)` \| `(\w+\.yaml)` \|", REFERENCE, flags=re.MULTILINE))
     files = {load_preset(path).preset: path.name for path in (ROOT / "config").glob("*.yaml")}
     assert {name: files.get(name) for name in table} == table
-    assert len(table) == 4
+    assert len(table) == 5
 
 
 def test_example_of_variants_is_one_for_the_laptop_preset():

@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.workflow
 
 
-@pytest.mark.parametrize("preset", [None, "single_gpu", "paper"])
+@pytest.mark.parametrize("preset", [None, "variants", "single_gpu", "paper"])
 def test_dry_run_of_every_preset(checkout, preset):
     result = checkout.run("-n", preset=preset)
     assert result.returncode == 0, result.stderr[-3000:]
