@@ -85,27 +85,32 @@ def needed_files(plan: str) -> list[str]:
 def data_files(root: Path, preset: Any, outputs: Sequence[str], with_sources: bool = True) -> list[str]:
     """Relative paths of the data to pack: what ``outputs`` stand for, with the undeclared files beside them.
 
-    A model or a set of rows is known to Snakemake by one file of its folder; a source, or the documents of
-    a split, by one file with its manifest. ``with_sources``: files that a source names and that git does not know come
-    along. Raises :class:`BundleError` for a missing output.
+    A model or a set of rows is known to Snakemake by one file of its folder; a source, samples of a probe, or the
+    documents of a split, by one file with its manifest. ``with_sources``: files that a source or the samples of the
+    behaviour scores name and that git does not know come along. Raises :class:`BundleError` for a missing output.
     """
     found: set[Path] = set()
     for output in outputs:
         path = root / output
         if not path.is_file():
             raise BundleError(f"{output} is missing; pack without --no-make, so that Snakemake makes it")
-        if path.parent == root / "resources" / "sources" or path.parent.name == "documents":
+        alone = path.parent in (root / "resources" / "sources", root / "resources" / "samples")
+        if alone or path.parent.name == "documents":
             found.update(path.parent.glob(glob.escape(path.name) + "*"))
         else:
             found.update(path.parent.rglob("*"))
     tracked = set(git(root, "ls-files", "-z").split("\0"))
-    for source in preset.data.sources:
-        if source.kind == "files" and with_sources:
-            for pattern in source.patterns():
-                paths = map(Path, glob.glob(str(root / pattern), recursive=True))
-                # Files elsewhere on this machine stay behind: what was made of them is packed.
-                inside = [path for path in paths if path.is_relative_to(root)]
-                found.update(path for path in inside if path.relative_to(root).as_posix() not in tracked)
+    patterns = [
+        pattern for source in preset.data.sources if source.kind == "files" and with_sources
+        for pattern in source.patterns()
+    ]  # fmt: skip
+    if with_sources and (samples := preset.pretrained.behavior.sample_source()) is not None:
+        patterns += map(glob.escape, samples[1])
+    for pattern in patterns:
+        paths = map(Path, glob.glob(str(root / pattern), recursive=True))
+        # Files elsewhere on this machine stay behind: what was made of them is packed.
+        inside = [path for path in paths if path.is_relative_to(root)]
+        found.update(path for path in inside if path.relative_to(root).as_posix() not in tracked)
     return sorted(
         path.relative_to(root).as_posix()
         for path in found

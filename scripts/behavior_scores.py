@@ -17,20 +17,20 @@ def main() -> None:
         "--settings", required=True, help="JSON {model, behavior, held_out_prose_source, seed}, or the path of a file"
     )
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder of the model")
-    parser.add_argument("--documents", type=Path, required=True, help="held_out.jsonl.zst, prose of synthetic contexts")
-    parser.add_argument("--questions", type=Path, help=".jsonl with fields context and question, for samples: local_qa")
+    parser.add_argument("--documents", type=Path, help="held_out.jsonl.zst, prose that samples: synthetic are made in")
+    parser.add_argument("--files", type=Path, nargs="+", default=[], help="files of the kind that samples names")
     parser.add_argument("--output", type=Path, required=True, help="folder of behavior.npz and behavior.json")
     args = parser.parse_args()
     started = time.time()
     settings = load_settings(args.settings)
     take_devices()
 
-    from hwh_core.probes.jobs import score_behavior
+    from hwh_core.probes.behavior_job import score_samples
     from hwh_core.provenance import write_manifest
 
-    scores = score_behavior(settings, args.model, args.documents, args.questions)
+    scores = score_samples(settings, args.model, args.documents, args.files)
     scores.save(args.output / "behavior.npz")
-    inputs = [args.documents] + ([args.questions] if args.questions else [])
+    inputs = [*([args.documents] if args.documents else []), *args.files]
     write_manifest(
         args.output / "behavior.npz", inputs=inputs, settings=settings, seed=settings["seed"], started=started
     )

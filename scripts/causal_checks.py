@@ -33,7 +33,7 @@ def main() -> None:
     from hwh_core.config import CausalConfig
     from hwh_core.probes.causal import UNFINISHED, CausalChecks, sentences, write_checks
     from hwh_core.probes.jobs import setting
-    from hwh_core.probes.pretrained import load_model, load_tokenizer
+    from hwh_core.probes.model_folders import load_for_probe
     from hwh_core.probes.resume import remove
     from hwh_core.probes.text import prose_documents
     from hwh_core.reporting.results import HEADS_COLUMNS, ResultFolder
@@ -42,9 +42,10 @@ def main() -> None:
     heads, bands = folder.table("heads.csv", HEADS_COLUMNS), folder.json("bands.json")
     inv_freq = folder.maps(options.probe.name).inv_freq
     texts = prose_documents(options.documents, setting(settings, "held_out_prose_source"))
+    tokenizer, model = load_for_probe(options.model, "float32", needs_head=True)
     checks = CausalChecks(
-        load_model(options.model),
-        load_tokenizer(options.model),
+        model,
+        tokenizer,
         heads,
         bands,
         texts,

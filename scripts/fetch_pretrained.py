@@ -22,10 +22,13 @@ def main() -> None:
     started = time.time()
     settings = load_settings(args.settings)
 
+    from hwh_core.probes.model_folders import check_model
     from hwh_core.probes.pretrained import fetch_model
     from hwh_core.provenance import write_manifest
 
     fetch_model(settings, args.output, args.downloads, args.tokenizers)
+    # A model that no probe can read is told here, before jobs wait for a card.
+    check_model(args.output)
     write_manifest(args.output / "source.json", inputs=[], settings=settings, started=started)
 
 

@@ -25,8 +25,10 @@ def main() -> None:
     take_devices()
 
     from hwh_core.probes.jobs import probe_pretrained
+    from hwh_core.probes.model_folders import check_model
     from hwh_core.provenance import write_manifest
 
+    check_model(args.model)
     maps = probe_pretrained(settings, args.model, args.documents)
     maps.save(args.output / "probe.npz")
     write_manifest(

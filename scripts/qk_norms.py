@@ -26,14 +26,15 @@ def main() -> None:
     take_devices()
 
     from hwh_core.probes.jobs import setting
+    from hwh_core.probes.model_folders import load_for_probe
     from hwh_core.probes.norms import measure_norms
-    from hwh_core.probes.pretrained import check_length, load_model, load_tokenizer
+    from hwh_core.probes.pretrained import check_length
     from hwh_core.probes.text import prose_documents, token_windows
     from hwh_core.provenance import write_manifest
 
     length, count, queries = (setting(settings, "probe", key) for key in ("length", "num_samples", "num_queries"))
     texts = prose_documents(options.documents, setting(settings, "held_out_prose_source"))
-    tokenizer, model = load_tokenizer(options.model), load_model(options.model)
+    tokenizer, model = load_for_probe(options.model, "float32")
     check_length(model, length, "pretrained.probe.length")
     norms = measure_norms(model, token_windows(texts, tokenizer, length, count, setting(settings, "seed")), queries)
     about = {"model": setting(settings, "model", "name"), "seed": settings["seed"], **norms.description}

@@ -64,10 +64,11 @@ def _settings(args: argparse.Namespace) -> CausalConfig:
 def _run(args: argparse.Namespace) -> int:
     from ..files import read_json
     from ..probes.causal import UNFINISHED, CausalChecks, sentences, write_checks
-    from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model
+    from ..probes.model_folders import load_for_probe
+    from ..probes.pretrained import check_length, locate_model
     from ..probes.resume import remove
     from ..probes.samples import read_texts
-    from ..probes.weights import check_weights, weights_fingerprint
+    from ..probes.weights import weights_fingerprint
     from ..reporting.fig_causal import draw_checks
     from ..reporting.results import HEADS_COLUMNS, ResultFolder
 
@@ -86,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError(f"--out: {args.out} was not written by hwh probe; probe the model first")
     take_devices()
     path = locate_model(args.model)
-    tokenizer, model = load_tokenizer(path), load_model(path, dtype=probed["dtype"], check=check_weights)
+    tokenizer, model = load_for_probe(path, probed["dtype"], needs_head=True)
     if weights_fingerprint(model) != probed["model"]:
         raise UserError(f"--out: {args.out} holds the probe of another model than {args.model}; name the one probed")
     check_length(model, settings.length, "--length")

@@ -78,7 +78,8 @@ def _run(args: argparse.Namespace) -> int:
     from ..memory_plan import card_at_hand
     from ..probes.analysis import BehaviorSettings, probe_model, run_settings
     from ..probes.memory import probe_memory, require_memory
-    from ..probes.pretrained import check_length, load_model, load_tokenizer, locate_model, training_length
+    from ..probes.model_folders import load_for_probe
+    from ..probes.pretrained import check_length, locate_model, training_length
     from ..probes.resume import remove
     from ..probes.samples import parse_source, take_samples
     from ..provenance import write_manifest
@@ -106,7 +107,7 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{args.model}: {need} at the peak", flush=True)
         require_memory(model, length_of(model), args.queries, card_at_hand(0))
 
-    tokenizer, model = load_tokenizer(path), load_model(path, dtype=args.dtype, check=check)
+    tokenizer, model = load_for_probe(path, args.dtype, check)
     length = length_of(model)
     if args.queries > length:
         raise UserError(f"--queries: {args.queries} is more than --length {length}; give at most that many")

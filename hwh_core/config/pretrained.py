@@ -8,10 +8,12 @@ from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
 from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
+from .samples import parse_samples
 
 LD_WINDOWS, LD_SINKS = (64, 128, 256, 512), (1, 4, 16)
 LD_WINDOW, LD_NUM_SINKS = 128, 4
 """Sizes of LDscore outside of presets, which state their own: all that are measured, and those that tables show."""
+SYNTHETIC = "synthetic"
 
 
 class GgufWheelModel(Strict):
@@ -96,15 +98,38 @@ class BehaviorConfig(Strict):
     sinks: list[PositiveInt]
     default_window: PositiveInt
     default_sinks: PositiveInt
-    samples: Literal["synthetic", "local_qa"]
-    questions: str | None = Field(default=None, description="for local_qa: .jsonl, .parquet or SQuAD .json")
+    samples: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="synthetic, or what hwh probe --samples takes: squad:FILE, nq, longmemeval, ruler, ..."
+    )
     calibrate: bool = True
 
     @model_validator(mode="after")
-    def _local_questions_need_a_file(self) -> BehaviorConfig:
-        if (self.samples == "local_qa") != (self.questions is not None):
-            raise ValueError("questions is needed by samples: local_qa and refused by samples: synthetic")
+    def _samples_have_evidence(self) -> BehaviorConfig:
+        source = self.sample_source()
+        if source is not None:
+            kind, files = source
+            if kind == "text":
+                raise ValueError("samples: text has no evidence, which QRscore needs; expected another kind")
+            if braces := [file for file in files if "{" in file or "}" in file]:
+                raise ValueError(f"samples: Snakemake takes braces in {braces[0]!r} for wildcards; rename the file")
         return self
+
+    @model_validator(mode="after")
+    def _shown_sizes_are_measured(self) -> BehaviorConfig:
+        for key, values in (("default_window", self.windows), ("default_sinks", self.sinks)):
+            if getattr(self, key) not in values:
+                raise ValueError(f"{key}: {getattr(self, key)} is not among {values}")
+        return self
+
+    def sample_source(self) -> tuple[str, tuple[str, ...]] | None:
+        """Kind of the samples and the paths that are named for it; None: facts planted in held-out prose."""
+        words = [self.samples] if isinstance(self.samples, str) else self.samples
+        if list(words) == [SYNTHETIC]:
+            return None
+        try:
+            return parse_samples(words)
+        except ValueError as error:
+            raise ValueError(f"samples: {error}, or {SYNTHETIC}") from None
 
 
 class CausalConfig(Strict):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..files import sha256_of
+from ..config.samples import parse_samples
+from ..files import atomic_write, sha256_of
 from .contexts import Example, document_examples, packed_examples, synthetic_examples
 from .errors import ProbeError
 from .questions import read_chat_histories, read_questions
 from .text import token_windows
-
-KINDS = ("text", "ruler", "squad", "nq", "longmemeval")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,11 @@ class Source:
 
 def parse_source(words: list[str]) -> Source:
     """``KIND``, ``KIND:FILE`` or ``KIND:FILE FILE ...``. Raises :class:`ProbeError` naming what was expected."""
-    kind, colon, first = words[0].partition(":")
-    files = tuple(map(Path, ([first] if colon else []) + words[1:]))
-    if kind not in KINDS or (colon and not first):
-        raise ProbeError(f"--samples: {words[0]!r} is unknown; expected one of {', '.join(KINDS)}, or KIND:FILE")
-    if kind in ("text", "squad") and not files:
-        raise ProbeError(f"--samples: {kind} needs files: {kind}:FILE")
+    try:
+        kind, names = parse_samples(words)
+    except ValueError as error:
+        raise ProbeError(f"--samples: {error}") from None
+    files = tuple(map(Path, names))
     for path in files:
         if not path.is_file():
             raise ProbeError(f"--samples: {path} does not exist")
@@ -68,16 +67,17 @@ def parse_source(words: list[str]) -> Source:
 
 
 def take_samples(
-    source: Source, tokenizer: Any, length: int, count: int, seed: int
+    source: Source, tokenizer: Any, length: int, count: int, seed: int, key: str = "--samples"
 ) -> tuple[list[Example], dict[str, Any]]:
     """Up to ``count`` samples of exactly ``length`` tokens, and what is to be told of them.
 
-    Raises :class:`ProbeError` where there is none, and the errors of the hub.
+    ``key`` is the option or the key of a preset that names them, for errors. Raises :class:`ProbeError` where there is
+    none, and the errors of the hub.
     """
     about: dict[str, Any] = {"samples": source.kind, "files": [str(path) for path in source.files]}
     files = source.files
     if not files and (pinned := HUB_FILES.get(source.kind)) is not None:
-        files = (_fetched(pinned),)
+        files = (fetch_hub_file(pinned),)
         about |= {"repository": pinned.repository, "revision": pinned.revision, "files": [pinned.file]}
     counts = {"dropped": 0, "short": 0}
     if source.kind == "text":
@@ -87,14 +87,12 @@ def take_samples(
         texts = read_texts(files) if files else [noise_haystack(length)]
         examples = synthetic_examples(texts, tokenizer, length, count, seed)
     elif source.kind == "longmemeval":
-        if len(files) > 1:
-            raise ProbeError("--samples: longmemeval takes one file")
         examples, counts = document_examples(read_chat_histories(files[0], seed), tokenizer, length, count)
     else:
         examples, counts = packed_examples(read_questions(files), tokenizer, length, count, seed, fill=True)
     if not examples:
         raise ProbeError(
-            f"--samples: no sample of {length} tokens ({counts['dropped']} have evidence longer than half of that, "
+            f"{key}: no sample of {length} tokens ({counts['dropped']} have evidence longer than half of that, "
             f"{counts['short']} are shorter); change --length"
         )
     return examples, about | counts
@@ -107,7 +105,11 @@ def read_texts(paths: tuple[Path, ...]) -> list[str]:
     return [document["text"] for path in paths for document in file_documents(path, str(path), "--samples", "text")]
 
 
-def _fetched(pinned: HubFile) -> Path:
+def fetch_hub_file(pinned: HubFile) -> Path:
+    """A pinned file in the hub's cache; fetched first where it is not there.
+
+    Raises :class:`ProbeError` where it is not the file that was pinned, and the errors of the hub.
+    """
     from ..data.source_hub import fetch_file
 
     path = fetch_file(pinned, pinned.file)
@@ -117,6 +119,13 @@ def _fetched(pinned: HubFile) -> Path:
             "hub's cache to fetch it again"
         )
     return path
+
+
+def keep_hub_file(pinned: HubFile, output: Path) -> None:
+    """Copy a pinned file, fetched where it is not in the hub's cache, to ``output``, which then needs no cache."""
+    source = fetch_hub_file(pinned)
+    with atomic_write(output) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def noise_haystack(length: int) -> str:

@@ -1,4 +1,4 @@
-"""Weights of a loaded model: whether they are numbers, and what tells them from others."""
+"""Weights of a loaded model: whether they are there and numbers, and what tells them from others."""
 
 from __future__ import annotations
 
@@ -21,6 +21,27 @@ def check_weights(model: torch.nn.Module) -> None:
                 f"model: {count} of {tensor.numel()} weights in {name} are NaN or infinite; its training diverged or "
                 "its file is damaged: take another checkpoint"
             )
+
+
+def check_loaded(model: torch.nn.Module, needs_head: bool) -> None:
+    """Raise :class:`ProbeError` naming weights that the files of a model just loaded did not hold: they are random.
+
+    Those of the output (``lm_head``) may be missing unless ``needs_head``: attention does not depend on them.
+    """
+    output = None if needs_head else model.get_output_embeddings()
+    unread = set() if output is None else {id(parameter) for parameter in output.parameters()}
+    # transformers marks what it has read, so as not to initialise it.
+    missing = [
+        name
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in unread and not getattr(parameter, "_is_hf_initialized", False)
+    ]
+    if missing:
+        raise ProbeError(
+            f"model: its files hold no weights for {missing[0]}"
+            + f" and {len(missing) - 1} more" * (len(missing) > 1)
+            + "; config.json is of another model, or a file is missing: take all from one source"
+        )
 
 
 def weights_fingerprint(model: torch.nn.Module) -> str:

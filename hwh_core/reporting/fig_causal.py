@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..provenance import write_manifest
 from .causal import FIGURE, MEASURES, SUMMARY, UNITS
 from .headfigures import stacked
 from .results import CAUSAL_COLUMNS, ResultFolder, Results
 from .selection import pretrained_of_figure
-from .style import OKABE_ITO, TEXT_WIDTH, Drawing, use_style, write_files
+from .style import OKABE_ITO, TEXT_WIDTH, Drawing, use_style, write_drawing
 
 HEIGHT = 2.9
 
@@ -31,16 +31,18 @@ def draw(results: Results) -> Drawing:
 def draw_checks(folder: Path, title: str) -> list[Path]:
     """Draw the checks that lie in ``folder`` as fig_causal.pdf, .png and .csv there; return their paths.
 
-    Raises :class:`ReportError` where causal_summary.csv is missing or damaged, and the errors of :func:`write_files`.
+    Raises :class:`ReportError` where causal_summary.csv is missing or damaged, and the errors of
+    :func:`write_drawing`.
     """
     import matplotlib.pyplot as plt
 
     started, source = time.time(), ResultFolder(folder)
     use_style()
     figure = plt.figure(figsize=(TEXT_WIDTH, HEIGHT), layout="constrained")
-    paths = write_files(_draw(figure, source.table(SUMMARY, CAUSAL_COLUMNS), title), folder / FIGURE)
-    write_manifest(paths[-1], inputs=source.used, settings={"title": title}, started=started, beside=paths[:-1])
-    return paths
+    drawing = _draw(figure, source.table(SUMMARY, CAUSAL_COLUMNS), title)
+    # The model of a probe stands in no preset.
+    results = SimpleNamespace(used=source.used, preset=SimpleNamespace(preset=None))
+    return write_drawing(drawing, folder / FIGURE, results, "causal", started)
 
 
 def _draw(figure: Any, summary: pd.DataFrame, title: str) -> Drawing:

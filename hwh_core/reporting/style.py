@@ -83,8 +83,10 @@ def colour_of(architecture: str, position: int = 0) -> str:
     return ARCHITECTURE_COLOURS.get(architecture, list(OKABE_ITO.values())[position % len(OKABE_ITO)])
 
 
-def write_files(drawing: Drawing, prefix: str | Path) -> list[Path]:
-    """Write ``prefix`` + .csv, .png and .pdf; return the three paths.
+def write_drawing(
+    drawing: Drawing, prefix: str | Path, results: Results, number: FigureId, started: float
+) -> list[Path]:
+    """Write ``prefix`` + .pdf, .png, .csv and the manifest of the PDF; return the three paths.
 
     Raises :class:`hwh_core.files.OutputError` when a file cannot be written.
     """
@@ -102,14 +104,6 @@ def write_files(drawing: Drawing, prefix: str | Path) -> list[Path]:
         with atomic_write(path) as temporary:
             drawing.figure.savefig(temporary, format=kind, metadata=METADATA[kind])
     plt.close(drawing.figure)
-    return paths
-
-
-def write_drawing(
-    drawing: Drawing, prefix: str | Path, results: Results, number: FigureId, started: float
-) -> list[Path]:
-    """The files of :func:`write_files` and the manifest of the PDF; returns and raises what that does."""
-    paths = write_files(drawing, prefix)
     # Under no key of a preset: `hwh verify` holds settings of these names against it.
     settings = {"drawn_figure": number, "preset": results.preset.preset, **drawing.settings}
     modules = [f"hwh_core/reporting/{figure_name(number)}.py"]

@@ -112,19 +112,23 @@ def test_data_are_the_folders_and_files_behind_the_outputs(repository, tmp_path)
         "results/p/data/t/train/index.json": ["results/p/data/t/train/tokens.bin"],
     }
     outputs["results/p/data/documents/held_out.jsonl.zst"] = []
+    outputs["resources/samples/nq-1.parquet"] = ["resources/samples/nq-1.parquet.manifest.json"]
     others = ["resources/sources/other.jsonl.zst", "resources/downloads/big.whl", "resources/pretrained/m/.x.tmp"]
+    others.append("resources/samples/longmemeval-1.json")
     others.append("results/p/data/documents/train.jsonl.zst")
-    for name in [*outputs, *chain(*outputs.values()), *others, "my.txt"]:
+    for name in [*outputs, *chain(*outputs.values()), *others, "my.txt", "questions.json"]:
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).touch()
     sources = [
         SimpleNamespace(kind="files", patterns=lambda: ["*.txt", "text", str(tmp_path / "else*")]),
         SimpleNamespace(kind="git"),
     ]
-    preset = SimpleNamespace(data=SimpleNamespace(sources=sources))
+    behavior = SimpleNamespace(sample_source=lambda: ("squad", ("questions.json", str(tmp_path / "elsewhere.json"))))
+    preset = SimpleNamespace(data=SimpleNamespace(sources=sources), pretrained=SimpleNamespace(behavior=behavior))
     found = pack.data_files(repository, preset, list(outputs))
-    assert found == sorted([*outputs, *chain(*outputs.values()), "my.txt"])
-    assert pack.data_files(repository, preset, list(outputs), with_sources=False) == sorted({*found} - {"my.txt"})
+    own = {"my.txt", "questions.json"}
+    assert found == sorted([*outputs, *chain(*outputs.values()), *own])
+    assert pack.data_files(repository, preset, list(outputs), with_sources=False) == sorted({*found} - own)
     with pytest.raises(BundleError, match=r"resources/evaluation/rows\.json is missing"):
         pack.data_files(repository, preset, ["resources/evaluation/rows.json"])
 

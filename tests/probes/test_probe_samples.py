@@ -200,6 +200,9 @@ def test_pinned_files_of_the_hub_are_read_from_its_cache(kind, files, histories,
         e.prompt() for e in take_samples(Source(kind, (local,)), tokenizer, 400, 3, 0)[0]
     ]
     assert (about["repository"], about["revision"]) == (pinned.repository, pinned.revision)
+    samples_module.keep_hub_file(HUB_FILES[kind], tmp_path / "kept" / "file")
+    assert (tmp_path / "kept" / "file").read_bytes() == local.read_bytes()
+    assert not (tmp_path / "kept" / "file").is_symlink()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
     with pytest.raises(UserError, match=f"{pinned.repository} at revision {pinned.revision[:12]} cannot be read"):
         take_samples(Source(kind, ()), tokenizer, 400, 3, 0)
@@ -214,6 +217,7 @@ def test_sources_are_named_by_kind_and_files(tmp_path):
         (["trivia"], "'trivia' is unknown; expected one of text, ruler"),
         (["squad"], "squad needs files: squad:FILE"),
         (["squad:"], "'squad:' is unknown"),
+        (["longmemeval:a", "b"], "longmemeval takes one file"),
         ([f"squad:{tmp_path / 'none.jsonl'}"], "none.jsonl does not exist"),
     ):
         with pytest.raises(ProbeError, match=named):

@@ -15,7 +15,7 @@ import yaml
 from small_cluster import Job, SmallCluster
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCAL_RULES = {"all", "fetch", "fetch_source", "fetch_pretrained", "extract_rows"}
+LOCAL_RULES = {"all", "fetch", "fetch_source", "fetch_pretrained", "fetch_samples", "extract_rows"}
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "profile.yaml"
 
 

@@ -105,5 +105,5 @@ def test_the_profile_names_rules_that_there_are(shared_checkout):
 def test_what_a_hub_gives_is_fetched_where_snakemake_runs(planned):
     """Nodes of a cluster have no network."""
     local = set(re.search(r"^LOCAL (.*)$", planned, re.MULTILINE)[1].split())
-    assert {"fetch_source", "fetch_pretrained", "extract_rows", "build_tokenizer"} <= local
+    assert {"fetch_source", "fetch_pretrained", "fetch_samples", "extract_rows", "build_tokenizer"} <= local
     assert not local & (GPU_RULES | {"build_documents", "tokenize_documents"})

@@ -1,4 +1,5 @@
 # The preset, the paths and the functions that the rules share.
+import dataclasses
 import glob
 import hashlib
 import json
@@ -14,6 +15,7 @@ from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
+from hwh_core.probes.samples import HUB_FILES
 from hwh_core.reporting import requirements, selection
 
 try:
@@ -84,6 +86,13 @@ WEIGHTS = {
     ): model
     for model in PRESET.pretrained.models
 }
+# Samples of the behaviour scores: None where they are made of held-out prose, else their kind and the files named.
+SAMPLE_SOURCE = PRESET.pretrained.behavior.sample_source()
+# Where no file is named a data set of the hub is fetched, under a name with a hash of its pin.
+SAMPLES = {}
+if SAMPLE_SOURCE is not None and not SAMPLE_SOURCE[1] and SAMPLE_SOURCE[0] in HUB_FILES:
+    pin = dataclasses.asdict(HUB_FILES[SAMPLE_SOURCE[0]])
+    SAMPLES[pinned(pin["name"], pin) + os.path.splitext(pin["file"])[1]] = pin
 SCALES = {scale.name: scale for scale in PRESET.hwh.scales}
 HWH = {
     (scale.name, model.name): model
@@ -129,6 +138,7 @@ wildcard_constraints:
     controlled=one_of(CONTROLLED),
     pretrained=one_of(PRETRAINED),
     weights=one_of(WEIGHTS),
+    samples=one_of(SAMPLES),
     scale=one_of(SCALES),
     hwh=one_of(name for _, name in HWH),
     chain=one_of(CHAINS),
@@ -158,6 +168,12 @@ def parts(pattern):
     return hashlib.sha256(
         "".join(files.sha256_of(part) for part in sorted(found)).encode()
     ).hexdigest()[:16]
+
+
+def given(option, paths):
+    """An option with its paths for a shell; nothing where there are none."""
+    paths = [paths] if isinstance(paths, str) else list(paths)
+    return f"{option} {shlex.join(paths)}" if paths else ""
 
 
 # How a step that reads weights of a trained model becomes a link of its chain: it has the group CHAIN, weights that it
@@ -246,7 +262,15 @@ downloads = [
         for tokenizer in PRESET.tokenizers
         if tokenizer.kind == "hub"
     ),
+    *(f"<resources>/samples/{name}" for name in SAMPLES),
     f"{rows_folder()}/rows.json",
+]
+
+
+# Files that the behaviour scores read beside held-out prose.
+sample_files = [
+    *(SAMPLE_SOURCE[1] if SAMPLE_SOURCE else ()),
+    *(f"<resources>/samples/{name}" for name in SAMPLES),
 ]
 
 

@@ -3,6 +3,7 @@
 
 localrules:
     fetch_pretrained,
+    fetch_samples,
 
 
 rule fetch_pretrained:
@@ -114,11 +115,37 @@ rule qk_norms:
         " --documents {input.documents:q} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
+rule fetch_samples:
+    output:
+        "<resources>/samples/{samples}",
+    log:
+        "<logs>/fetch_samples/{samples}.log",
+    benchmark:
+        "<benchmarks>/fetch_samples/{samples}.tsv"
+    conda:
+        "../envs/train.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        gpu=0,
+    params:
+        program=program("fetch_samples"),
+        code=code("fetch_samples"),
+        settings=lambda wildcards: settings(SAMPLES[wildcards.samples]),
+    shell:
+        "python {params.program:q} --settings {params.settings:q} --output {output:q} 2>&1 | tee {log:q}"
+
+
 rule behavior_scores:
     input:
         source=weights_record,
-        documents="<results>/data/documents/held_out.jsonl.zst",
-        questions=PRESET.pretrained.behavior.questions or [],
+        documents=(
+            "<results>/data/documents/held_out.jsonl.zst"
+            if SAMPLE_SOURCE is None
+            else []
+        ),
+        samples=sample_files,
     output:
         "<results>/pretrained/{pretrained}/behavior.npz",
         "<results>/pretrained/{pretrained}/behavior.json",
@@ -127,7 +154,7 @@ rule behavior_scores:
     benchmark:
         "<benchmarks>/behavior_scores/{pretrained}.tsv"
     conda:
-        "../envs/train.yaml"
+        "../envs/evaluation.yaml"
     threads: 2
     resources:
         mem_mb=6000,
@@ -144,16 +171,19 @@ rule behavior_scores:
                     include={"name", "title"}
                 ),
                 "behavior": PRESET.pretrained.behavior,
-                "held_out_prose_source": PRESET.data.held_out_prose_source,
                 "seed": PRESET.seed,
+                **(
+                    {"held_out_prose_source": PRESET.data.held_out_prose_source}
+                    if SAMPLE_SOURCE is None
+                    else {}
+                ),
             }
         ),
-        questions=lambda wildcards, input: (
-            f"--questions {shlex.quote(input.questions)}" if input.questions else ""
-        ),
+        documents=lambda wildcards, input: given("--documents", input.documents),
+        files=lambda wildcards, input: given("--files", input.samples),
     shell:
-        "python {params.program:q} --settings {params.settings:q} --model {params.model:q}"
-        " --documents {input.documents:q} {params.questions} --output {params.folder:q} 2>&1 | tee {log:q}"
+        "python {params.program:q} --settings {params.settings:q} --model {params.model:q} {params.documents}"
+        " {params.files} --output {params.folder:q} 2>&1 | tee {log:q}"
 
 
 rule classify_heads:
