@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from . import resources
 from .config import PresetConfig
 from .estimate import disk_bytes
 from .machine import GIB, NEEDED, Machine
@@ -80,21 +81,23 @@ def _accelerator(preset: PresetConfig, machine: Machine) -> Iterator[Need]:
 
 
 def _fetched(preset: PresetConfig, root: Path, offline: bool, machine: Machine) -> Iterator[Need]:
-    resources = root / "resources"
+    folder = root / "resources"
     wanted: dict[str, list[str]] = {}
-    for source in preset.data.sources:
-        if not (resources / "sources" / f"{source.name}.jsonl.zst").is_file():
+    for name, source in resources.text_sources(preset).items():
+        if not (folder / "sources" / f"{name}.jsonl.zst").is_file():
             wanted.setdefault(source.kind, []).append(f"text {source.name}")
-    for model in preset.pretrained.models:
-        if not (resources / "pretrained" / model.name / "source.json").is_file():
+    for name, model in resources.pretrained_weights(preset).items():
+        if not (folder / "pretrained" / name / "source.json").is_file():
             wanted.setdefault({"gguf_wheel": "pypi"}.get(model.source.kind, model.source.kind), []).append(model.name)
+    for name, pin in resources.hub_samples(preset).items():
+        if not (folder / "samples" / name).is_file():
+            wanted.setdefault("hub", []).append(f"samples {pin['name']}")
     for tokenizer in preset.tokenizers:
-        folder = root / "results" / preset.preset / "data" / tokenizer.name / "tokenizer"
-        if tokenizer.kind == "hub" and not (folder / "tokenizer.json").is_file():
+        made = root / "results" / preset.preset / "data" / tokenizer.name / "tokenizer"
+        if tokenizer.kind == "hub" and not (made / "tokenizer.json").is_file():
             wanted.setdefault("hub", []).append(f"tokenizer {tokenizer.name}")
     rows = preset.evaluation.rows
-    pinned = f"rows-{rows.sha256[:12]}" if rows.kind == "pypi" else f"rows-{rows.kind}-{preset.preset}"
-    if rows.kind != "files" and not (resources / "evaluation" / pinned / "rows.json").is_file():
+    if rows.kind != "files" and not (folder / "evaluation" / resources.rows_folder(preset) / "rows.json").is_file():
         wanted.setdefault(rows.kind, []).append("evaluation rows")
     for kind, title in (("pypi", "package index"), ("hub", "model hub"), ("git", "git repositories")):
         items = wanted.get(kind)

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwh_core.architectures import layers_of_shape
 from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
 from hwh_core.scripting import UserError
 from hwh_core.training.settings import parse_settings
@@ -276,6 +277,21 @@ def test_a_model_may_name_a_variant_of_the_preset(minimal_preset):
     assert shape["variant"]["recurrence"] == "deltanet"
     assert {**shape, "variant": None} == {**plain.scales[0].shape.model_dump(), "variant": None}
     assert family.shape_of(family.scales[0], "hwh_std") == family.scales[0].shape
+
+
+def test_a_variant_may_set_norms_of_its_own(minimal_preset):
+    plain = validate_preset(with_variant(minimal_preset), "my.yaml")
+    assert "nope_qk_norm" not in plain.hwh.architectures[0].model_dump(), "settings of others stay what they were"
+    changes = {"attention_output_norm": True, "nope_qk_norm": False}
+    preset = validate_preset(with_variant(minimal_preset, **changes), "my.yaml")
+    assert validate_preset(preset.model_dump(mode="json"), "my.yaml") == preset
+    scale = preset.hwh.scales[0]
+    shape = preset.hwh.shape_of(scale, "mine").model_dump(mode="json")
+    unchanged = plain.hwh.shape_of(scale, "mine").model_dump(mode="json")
+    assert shape == unchanged | changes, "a training is told of a variant's norms as of those of any shape"
+    assert scale.shape.attention_output_norm is False
+    attention = [g for layer in layers_of_shape(shape, "mine") for g in layer if g.kind == "full_attention"]
+    assert {(group.output_norm, group.qk_norm) for group in attention} == {(True, False)}
 
 
 def test_settings_of_a_training_carry_the_variant(minimal_preset):

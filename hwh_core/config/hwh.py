@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ..architectures import ARCHITECTURES
 from .base import Name, PositiveInt, Strict
-from .training import ArchitectureVariant, ModelShape, TrainingConfig, VariedShape
+from .training import ArchitectureVariant, ModelShape, TrainingConfig
 
 
 class HwHModel(Strict):
@@ -97,5 +97,5 @@ class HwHConfig(Strict):
         """Sizes of the models of ``scale`` with this architecture, its variant with them where it is one."""
         for variant in self.architectures:
             if variant.name == architecture:
-                return VariedShape(**scale.shape.model_dump(), variant=variant)
+                return variant.applied(scale.shape)
         return scale.shape

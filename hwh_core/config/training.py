@@ -63,6 +63,10 @@ class ModelShape(Strict):
     initializer_range: float = 0.02
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class ArchitectureVariant(Strict):
     """An architecture of one's own: one of ``hwh_core.architectures`` with other head groups."""
 
@@ -74,6 +78,19 @@ class ArchitectureVariant(Strict):
     )
     full_attention_queries_per_key: PositiveInt = 1
     sliding_window_queries_per_key: PositiveInt = 1
+    # Sizes of the scale that the variant sets otherwise; not written where it does not, so that nothing that was made
+    # before these keys is made anew.
+    attention_output_norm: bool | None = Field(
+        default=None, exclude_if=_is_none, description="norm behind attention; None: as in the shape of the scale"
+    )
+    nope_qk_norm: bool | None = Field(
+        default=None, exclude_if=_is_none, description="QK-norm of heads without RoPE; None: as in that shape"
+    )
+
+    def applied(self, shape: ModelShape) -> VariedShape:
+        """The sizes of a scale for this variant."""
+        sizes = self.model_dump(include={"attention_output_norm", "nope_qk_norm"})
+        return VariedShape(**shape.model_dump() | sizes, variant=self.model_copy(update=dict.fromkeys(sizes)))
 
 
 class VariedShape(ModelShape):

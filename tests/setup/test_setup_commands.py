@@ -13,7 +13,7 @@ import yaml
 
 from hwh_core import cli, machine
 from hwh_core.commands import doctor, report
-from hwh_core.config import validate_preset
+from hwh_core.config import load_preset, validate_preset
 from hwh_core.estimate import disk_bytes
 from hwh_core.machine import GIB, NEEDED, Accelerator, Machine
 from hwh_core.readiness import preset_needs, verdict
@@ -233,6 +233,25 @@ def test_downloads_are_named_until_they_are_there(workflow, minimal_preset):
     done.parent.mkdir(parents=True)
     done.write_text("{}", encoding="utf-8")
     assert states(minimal_preset, a_machine(), workflow)["downloads"] == ("ok", "all there")
+
+
+@pytest.mark.parametrize("name", ["config", "single_gpu", "paper"])
+def test_all_that_snakemake_fetches_is_named_and_nothing_once_it_lies_where_the_rules_put_it(name, tmp_path):
+    """The rules are asked, so that a file that they name otherwise is not told as absent for ever."""
+    told = ["--configfile", str(ROOT / "config" / f"{name}.yaml")]
+    command = [sys.executable, "-m", "snakemake", "fetch", "--summary", "--nolock", *told]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    files = {line.split("\t")[0] for line in done.stdout.splitlines()}
+    preset = load_preset(ROOT / "config" / f"{name}.yaml")
+    wanted = [file for file in files if file.startswith("resources/") or file.endswith("tokenizer/tokenizer.json")]
+    assert len(wanted) > len(preset.data.sources)
+    needs = {need.what: need for need in preset_needs(preset, a_machine(), tmp_path)}
+    assert "downloads" not in needs
+    for file in wanted:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("", encoding="utf-8")
+    needs = {need.what: need for need in preset_needs(preset, a_machine(), tmp_path)}
+    assert needs["downloads"].state == "ok"
 
 
 def test_hub_is_fetched_ahead_or_missing_when_switched_off(workflow, minimal_preset):

@@ -1,5 +1,4 @@
 # The preset, the paths and the functions that the rules share.
-import dataclasses
 import glob
 import hashlib
 import json
@@ -10,12 +9,11 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
-from hwh_core import chains, files, memory_plan, provenance
+from hwh_core import chains, files, memory_plan, provenance, resources
 from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
-from hwh_core.probes.samples import HUB_FILES
 from hwh_core.reporting import requirements, selection
 
 try:
@@ -54,45 +52,16 @@ os.environ.update(
 SCRIPTS = os.path.join(os.path.dirname(workflow.basedir), "scripts")
 
 
-def settings(value):
-    """Settings of a job as canonical JSON: what the program is told, and what a rerun is decided by."""
-
-    def plain(item):
-        if hasattr(item, "model_dump"):
-            return item.model_dump(mode="json")
-        if isinstance(item, dict):
-            return {key: plain(entry) for key, entry in item.items()}
-        if isinstance(item, (list, tuple)):
-            return [plain(entry) for entry in item]
-        return item
-
-    return json.dumps(plain(value), sort_keys=True)
-
-
-def pinned(name, *values):
-    """A name with a hash of what it stands for: presets that mean other things by one name never share a file."""
-    text = json.dumps([settings(value) for value in values])
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-SOURCES = {pinned(source.name, source): source for source in PRESET.data.sources}
+# Settings of a job: what the program is told, and what a rerun is decided by.
+settings = resources.canonical
+SOURCES = resources.text_sources(PRESET)
 TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in PRESET.tokenizers}
 CONTROLLED = {model.name: model for model in PRESET.controlled.models}
 PRETRAINED = {model.name: model for model in PRESET.pretrained.models}
-# Weights drawn at random come with the tokenizer of this preset.
-WEIGHTS = {
-    pinned(
-        model.name, model.source, PRESET.preset if model.source.kind == "random" else ""
-    ): model
-    for model in PRESET.pretrained.models
-}
+WEIGHTS = resources.pretrained_weights(PRESET)
 # Samples of the behaviour scores: None where they are made of held-out prose, else their kind and the files named.
 SAMPLE_SOURCE = PRESET.pretrained.behavior.sample_source()
-# Where no file is named a data set of the hub is fetched, under a name with a hash of its pin.
-SAMPLES = {}
-if SAMPLE_SOURCE is not None and not SAMPLE_SOURCE[1] and SAMPLE_SOURCE[0] in HUB_FILES:
-    pin = dataclasses.asdict(HUB_FILES[SAMPLE_SOURCE[0]])
-    SAMPLES[pinned(pin["name"], pin) + os.path.splitext(pin["file"])[1]] = pin
+SAMPLES = resources.hub_samples(PRESET)
 SCALES = {scale.name: scale for scale in PRESET.hwh.scales}
 HWH = {
     (scale.name, model.name): model
@@ -243,11 +212,8 @@ atlas_files = [f"<results>/pretrained/{name}/atlas.html" for name in PRETRAINED]
 
 
 def rows_folder():
-    """Where the evaluation rows of this preset lie: named after what they are taken from."""
-    rows = PRESET.evaluation.rows
-    if rows.kind == "pypi":
-        return f"resources/evaluation/rows-{rows.sha256[:12]}"
-    return f"resources/evaluation/rows-{rows.kind}-{PRESET.preset}"
+    """Where the evaluation rows of this preset lie."""
+    return f"resources/evaluation/{resources.rows_folder(PRESET)}"
 
 
 downloads = [
