@@ -2,6 +2,7 @@
 
 python -m benchmarks.probe            # on a CUDA device: benchmarks/results/probe.json
 python -m benchmarks.probe --cpu      # the paths of a CPU: benchmarks/results/probe_cpu.json
+python -m benchmarks.probe --large    # a model of 8B parameters in 23 GiB: benchmarks/results/probe_large.json
 python -m benchmarks.probe --sweep    # also times launch configurations of the kernel
 """
 
@@ -12,6 +13,7 @@ import itertools
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,8 @@ SPECIAL_OPERATIONS = 6
 SPECIAL_RATE = 16
 FULL = {"heads": 32, "key_heads": 8, "head_dim": 128, "queries": 128, "keys": 8192}
 QUICK = {"heads": 8, "key_heads": 2, "head_dim": 64, "queries": 64, "keys": 1024}
+# What a process can have of a card that is sold with 24 GB.
+SMALL_CARD = 23 * 2**30
 Sizes = dict[str, int]
 
 
@@ -140,6 +144,18 @@ def length_figures(sizes: Sizes, lengths: tuple[int, ...]) -> list[Figure]:
     return found
 
 
+def random_model(kind: type, config: Any) -> Any:
+    """A model with random weights in bfloat16, drawn on the card."""
+    torch.manual_seed(0)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("cuda"):
+            return kind(config).eval()
+    finally:
+        torch.set_default_dtype(previous)
+
+
 def model_figures(quick: bool) -> list[Figure]:
     """All heads of a Qwen3-4B-shaped model (random weights) on long samples: forward pass, checks and both metrics."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -157,14 +173,7 @@ def model_figures(quick: bool) -> list[Figure]:
     config = Qwen3Config(
         **shape, max_position_embeddings=length, rope_parameters={"rope_type": "default", "rope_theta": 1e6}
     )
-    torch.manual_seed(0)
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("cuda"):
-            model = Qwen3ForCausalLM(config).eval()
-    finally:
-        torch.set_default_dtype(previous)
+    model = random_model(Qwen3ForCausalLM, config)
     ids = torch.randint(0, shape["vocab_size"], (samples, length), generator=torch.Generator().manual_seed(0))
     measure_maps(model, None, ids[:1], 128, progress=False)
     torch.cuda.synchronize()
@@ -181,6 +190,48 @@ def model_figures(quick: bool) -> list[Figure]:
          "detail": {"forward_alone_s": half.median * samples}},
         {"id": "probe.qwen3_4b_peak_gib", "value": torch.cuda.max_memory_allocated() / 2**30, "unit": "GiB",
          "against": None, "sizes": sizes},
+    ]  # fmt: skip
+
+
+def large_figures(quick: bool) -> list[Figure]:
+    """A model of the shape of Llama 3.1 8B on samples of 8192 tokens, with no more memory than a card of 24 GB has."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from hwh_core.probes.measure import measure_maps
+    from hwh_core.probes.memory import probe_memory
+
+    shape = {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+    }  # fmt: skip
+    samples, length = 4, 8192
+    if quick:
+        shape |= {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 1024}
+        samples, length = 2, 1024
+    scaling = {
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    config = LlamaConfig(**shape, max_position_embeddings=131072, rope_parameters=scaling)
+    # Before anything is allocated: what goes beyond it ends the program with an error of CUDA.
+    card = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, SMALL_CARD / card))
+    model = random_model(LlamaForCausalLM, config)
+    ids = torch.randint(0, shape["vocab_size"], (samples, length), generator=torch.Generator().manual_seed(0))
+    measure_maps(model, None, ids[:1], 128, progress=False)
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    measure_maps(model, None, ids, 128, description="model of the shape of Llama 3.1 8B")
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - started) / samples
+    sizes = {**shape, "samples": samples, "length": length, "queries": 128}
+    estimate = probe_memory(model, length, 128)
+    return [
+        {"id": "probe.llama3_1_8b_peak_gib", "value": torch.cuda.max_memory_allocated() / 2**30, "unit": "GiB",
+         "against": SMALL_CARD / 2**30, "sizes": sizes,
+         "detail": {"estimate_gib": None if estimate is None else estimate.total / 2**30,
+                    "reserved_gib": torch.cuda.max_memory_reserved() / 2**30}},
+        {"id": "probe.llama3_1_8b_sample_s", "value": seconds, "unit": "s", "against": None, "sizes": sizes},
     ]  # fmt: skip
 
 
@@ -261,6 +312,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small shapes, to try the program")
     parser.add_argument("--cpu", action="store_true", help="measure the paths of a CPU")
+    parser.add_argument("--large", action="store_true", help="only a model of 8B parameters within 23 GiB")
     parser.add_argument("--sweep", action="store_true", help="also time launch configurations of the kernel")
     parser.add_argument("--output", type=Path, help="folder or .json file, instead of benchmarks/results")
     arguments = parser.parse_args()
@@ -272,6 +324,9 @@ def main() -> None:
         return
     if not torch.cuda.is_available():
         sys.exit("error: benchmarks.probe needs a CUDA device, and torch sees none; --cpu measures the paths of a CPU")
+    if arguments.large:
+        record("probe_large", large_figures(arguments.quick), f"{command} --large", arguments.output)
+        return
     sizes, repeats = (QUICK, 3) if arguments.quick else (FULL, 20)
     if arguments.sweep:
         sweep(sizes, 3)

@@ -37,6 +37,7 @@ TARGETS = (
     Target("100 samples of 8,192 tokens through a Qwen3-4B-shaped model", "probe.qwen3_4b_100x8192_s", "<=", 90),
     Target("one sample through SmolLM2-135M's shape, on a CPU", "probe.cpu_smollm2_sample_s", "<=", 6),
     Target("the same without a compiler", "probe.cpu_eager_sample_s", "<=", 15),
+    Target("peak memory, 8B parameters, samples of 8,192 tokens", "probe.llama3_1_8b_peak_gib", "<=", 23),
     Target("first training step of HwH-std from empty caches", "gdn.cold_start_s", "<=", 60),
     Target("HwH-std, 8 layers of width 512, 16,384 tokens a step", "train.8x512_b8_hwh_std_step_ms", "<=", 20),
     Target("Transformer at 380M: share of the card's peak", "train.380m_2048_transformer_mfu", ">=", 0.45),
