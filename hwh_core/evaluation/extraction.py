@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_directory, write_json
+from ..files import atomic_directory, atomic_write, sha256_of, write_json
 from ..provenance import ROOT
 from .errors import EvaluationError
 from .rows import ESSAYS, NLTK_DATA, SPLITTER, Row, check_rows, read_rows, rows_sha256, task_spec
@@ -165,21 +165,33 @@ def _check_essays(rows: list[Row]) -> None:
             raise EvaluationError(f"{ESSAYS}, row {index}: field 'text' is missing or empty")
 
 
-def put_sentence_splitter(folder: Path, given: Path | None) -> None:
+def put_sentence_splitter(folder: Path, given: Path | None, record: Path) -> str:
     """NLTK's English sentence splitter below ``folder``: from the folder ``given``, or by NLTK's own download.
 
-    lm-eval's needle samples depend on it. Raises :class:`EvaluationError` if there is none to be had.
+    lm-eval's needle samples depend on it. Returns its sha256. NLTK's index names no version: that of the first download
+    is written into ``record``, and later downloads are held to it. Raises :class:`EvaluationError` if there is none to
+    be had, or another one than before.
     """
     import nltk
 
     if given is not None and (given / SPLITTER).is_dir():
         shutil.copytree(given / SPLITTER, folder / SPLITTER)
-        return
+        return sha256_of(folder / SPLITTER)
     if not nltk.download("punkt_tab", download_dir=str(folder), quiet=True) or not (folder / SPLITTER).is_dir():
         raise EvaluationError(
             "evaluation.niah: fill lm_eval needs NLTK's English sentence splitter, and nltk.download('punkt_tab') "
             f"did not bring it; put {SPLITTER} below {NLTK_DATA} in the folder of rows, or use fill exact"
         )
+    found = sha256_of(folder / SPLITTER)
+    first = record.read_text(encoding="utf-8").strip() if record.is_file() else found
+    if first != found:
+        raise EvaluationError(
+            f"evaluation.niah: NLTK's English sentence splitter is another one than at the first fetch (sha256 "
+            f"{found[:12]}, then {first[:12]}), and would cut other samples; if that is meant, remove {record}"
+        )
+    with atomic_write(record) as temporary:
+        temporary.write_text(f"{found}\n", encoding="utf-8")
+    return found
 
 
 def write_rows(
@@ -204,6 +216,7 @@ def write_rows(
             index["tasks"][name] = {"rows": len(task_rows), "sha256": rows_sha256(task_rows), "note": note}
         if sentence_splitter:
             given = ROOT / source["path"] / NLTK_DATA if source["kind"] == "files" else None
-            put_sentence_splitter(folder / NLTK_DATA, given)
+            record = output.with_name(f"{output.name}.splitter.sha256")
+            index["sentence_splitter"] = {"sha256": put_sentence_splitter(folder / NLTK_DATA, given, record)}
         write_json(folder / "rows.json", index)
     return index

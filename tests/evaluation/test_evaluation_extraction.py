@@ -6,7 +6,9 @@ import dataclasses
 import gzip
 import io
 import json
+import shutil
 import zipfile
+from pathlib import Path
 
 import pyarrow
 import pytest
@@ -167,3 +169,31 @@ def test_the_sentence_splitter_comes_with_the_rows(rows_folder, tmp_path, monkey
             extraction.rows_from_files(source, ["piqa"]), tmp_path / "other", {"kind": "hub"}, sentence_splitter=True
         )
     assert not (tmp_path / "other").exists()
+
+
+def test_a_downloaded_sentence_splitter_is_held_to_the_first_one(rows_folder, tmp_path, monkeypatch):
+    import nltk
+
+    served = {"words": "dr"}
+
+    def download(_: str, download_dir: str, quiet: bool) -> bool:
+        model = Path(download_dir) / extraction.SPLITTER
+        model.mkdir(parents=True)
+        (model / "abbrev_types.txt").write_text(served["words"])
+        return True
+
+    monkeypatch.setattr(nltk, "download", download)
+
+    def fetch() -> str:
+        rows = extraction.rows_from_files(rows_folder, ["piqa"])
+        index = extraction.write_rows(rows, tmp_path / "rows", {"kind": "hub"}, sentence_splitter=True)
+        return index["sentence_splitter"]["sha256"]
+
+    first = fetch()
+    shutil.rmtree(tmp_path / "rows")
+    assert fetch() == first
+    shutil.rmtree(tmp_path / "rows")
+    served["words"] = "st"
+    with pytest.raises(EvaluationError, match=f"sha256 .*, then {first[:12]}.*remove .*rows.splitter.sha256"):
+        fetch()
+    assert not (tmp_path / "rows").exists()
