@@ -7,7 +7,8 @@ from the package index once. Writes benchmarks/results/evaluation.json, also whe
 ends with an error.
 
 --task NAME (or niah, or all) measures instead how long one task takes with a model of the paper's 380M shape and all
-its rows; needs a CUDA device. Writes benchmarks/results/evaluation_time_<NAME>.json.
+its rows; needs a CUDA device. The grid of needles has the paper's 165 lengths and depths, of 50 needles each or of
+--samples-per-cell. Writes benchmarks/results/evaluation_time_<NAME>.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.evaluation_inputs import prose, rows_folder, smollm2
+from benchmarks.evaluation_inputs import prose, rows_folder, smollm2_folder
 from benchmarks.recording import Figure, record
 from hwh_core.config import load_preset
 from hwh_core.progress import progress
@@ -246,6 +247,12 @@ def check(figures: Sequence[Figure]) -> None:
             )
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1 on")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(
@@ -255,24 +262,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a few rows and a small model, also on a CPU")
     parser.add_argument("--task", help="measure the time of this task (niah: of the grid; all) at 380M instead")
+    parser.add_argument("--samples-per-cell", type=_positive, help="needles of each length and depth, with --task")
     parser.add_argument("--architecture", default="hwh_std", help="of the model that --task measures")
     parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of what is fetched")
     parser.add_argument("--output", type=Path, help="folder or .json file (default: benchmarks/results)")
     options = parser.parse_args(arguments)
+    if options.samples_per_cell is not None and options.task is None:
+        parser.error("--samples-per-cell belongs to --task niah or --task all")
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = os.environ["TQDM_DISABLE"] = "1"
     logging.disable(logging.WARNING)
     command = "python -m benchmarks.evaluation" + (" --quick" if options.quick else "")
     preset = load_preset(LAPTOP)
     rows = rows_folder(preset, options.resources)
-    model, tokenizer = smollm2(preset, options.resources)
+    smollm2 = smollm2_folder(preset, options.resources)
     if options.task is not None:
+        from transformers import AutoTokenizer
+
         from benchmarks.evaluation_time import task_seconds
 
-        del model
-        figures = task_seconds(options.task, options.architecture, tokenizer, rows, options.quick)
+        tokenizer = AutoTokenizer.from_pretrained(smollm2)
+        cell = options.samples_per_cell
+        figures = task_seconds(options.task, options.architecture, tokenizer, rows, options.quick, cell)
         command += f" --task {options.task} --architecture {options.architecture}"
+        command += "" if cell is None else f" --samples-per-cell {cell}"
         record(f"evaluation_time_{options.task}", figures, command, options.output)
         return
+    from hwh_core.evaluation.inference import load_model
+
+    model, tokenizer = load_model(smollm2)
     plan = QUICK if options.quick else FULL
     figures = [*fill(tokenizer, rows, plan), *agreement(model, tokenizer, rows, plan)]
     figures += speed(model, tokenizer, rows, plan)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hwh_core.config import PresetConfig
 
 
-def smollm2(preset: PresetConfig, resources: Path) -> tuple[Any, Any]:
-    """SmolLM2-135M (float32, on the card if there is one) and its tokenizer, as the laptop preset names them."""
-    from hwh_core.evaluation.inference import load_model
+def smollm2_folder(preset: PresetConfig, resources: Path) -> Path:
+    """Hugging Face folder of SmolLM2-135M, as the laptop preset names it."""
     from hwh_core.probes.pretrained import fetch_model
 
     source = preset.pretrained.models[0].source
     folder = resources / "pretrained" / f"benchmark-{source.sha256[:12]}"
     if not (folder / "source.json").is_file():
         fetch_model(source.model_dump(), folder, resources / "downloads", None)
-    return load_model(folder)
+    return folder
 
 
 def rows_folder(preset: PresetConfig, resources: Path) -> Path:

@@ -23,10 +23,13 @@ QUICK_SHAPE = {
 QUICK_ROWS, QUICK_LENGTHS, QUICK_DEPTHS, QUICK_NEW_TOKENS = 2, [256], [0, 100], 12
 
 
-def task_seconds(name: str, architecture: str, tokenizer: Any, rows: Path, quick: bool) -> list[Figure]:
+def task_seconds(
+    name: str, architecture: str, tokenizer: Any, rows: Path, quick: bool, samples_per_cell: int | None = None
+) -> list[Figure]:
     """Seconds of one task with all its rows (or of the needle grid of the paper preset, or of all in turn).
 
-    Weights are random; the time does not depend on them. The vocabulary is that of ``tokenizer``.
+    Weights are random; the time does not depend on them. The vocabulary is that of ``tokenizer``. With
+    ``samples_per_cell`` every length and depth of the grid has so many needles instead of the preset's.
     """
     from hwh_core.evaluation.rows import TASKS
     from hwh_core.modeling import build_model
@@ -37,6 +40,12 @@ def task_seconds(name: str, architecture: str, tokenizer: Any, rows: Path, quick
     if not (quick or torch.cuda.is_available()):
         sys.exit("error: --task needs a CUDA device, and torch sees none; --quick also runs on a CPU")
     preset = load_preset(PRESET)
+    changes: dict[str, Any] = {}
+    if quick:
+        changes |= {"lengths": QUICK_LENGTHS, "depths": QUICK_DEPTHS, "max_new_tokens": QUICK_NEW_TOKENS}
+    if quick or samples_per_cell is not None:
+        changes["samples_per_cell"] = samples_per_cell or 1
+    evaluation = preset.evaluation.model_copy(update={"niah": preset.evaluation.niah.model_copy(update=changes)})
     scale = next(scale for scale in preset.hwh.scales if scale.name == SCALE)
     shape = QUICK_SHAPE if quick else scale.shape.model_dump(exclude_none=True)
     model = build_model(shape, architecture, ROPE_THETA, True, scale.length, len(tokenizer), seed=0).eval()
@@ -44,7 +53,7 @@ def task_seconds(name: str, architecture: str, tokenizer: Any, rows: Path, quick
     found = []
     for each in [*names, NIAH] if name == ALL else [name]:
         measure = _niah if each == NIAH else _task
-        found.append(measure(each, model, tokenizer, rows, preset.evaluation, quick, architecture))
+        found.append(measure(each, model, tokenizer, rows, evaluation, quick, architecture))
     return found
 
 
@@ -78,9 +87,6 @@ def _niah(name: str, model: Any, tokenizer: Any, rows: Path, evaluation: Any, qu
     from hwh_core.evaluation.niah_scoring import score_samples
 
     config = evaluation.niah
-    if quick:
-        changes = {"lengths": QUICK_LENGTHS, "depths": QUICK_DEPTHS, "samples_per_cell": 1}
-        config = config.model_copy(update={**changes, "max_new_tokens": QUICK_NEW_TOKENS})
     begun = time.perf_counter()
     haystack = prose_haystack(prose(rows), "passages of BoolQ, not RULER essays")
     grid = NiahGrid(variant=config.variant, wording="ruler")

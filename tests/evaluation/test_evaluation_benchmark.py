@@ -63,5 +63,17 @@ def test_one_command_measures_one_task_or_the_grid(small, tokenizer, rows_folder
         assert figure["id"] == f"eval.quick_{name}_s"
         assert figure["value"] > 0
         assert counted.items() <= figure["sizes"].items()
+    (figure,) = evaluation_time.task_seconds("niah", "hwh_std", tokenizer, rows_folder, quick=True, samples_per_cell=2)
+    assert figure["sizes"]["prompts"] == 4
     with pytest.raises(SystemExit, match="--task riddles: no rows of it"):
         evaluation_time.task_seconds("riddles", "hwh_std", tokenizer, rows_folder, quick=True)
+
+
+def test_the_number_of_needles_is_refused_where_it_says_nothing(capsys):
+    for given, message in (
+        (["--samples-per-cell", "2"], "belongs to --task"),
+        (["--task", "niah", "--samples-per-cell", "0"], "'0': expected a whole number from 1 on"),
+    ):
+        with pytest.raises(SystemExit):
+            evaluation.main(given)
+        assert message in capsys.readouterr().err
