@@ -99,32 +99,35 @@ def record(name: str, figures: Sequence[Figure], command: str, output: str | Pat
     ``command`` is the line that measures them again; ``output`` a folder (None: benchmarks/results) or a .json file.
     Raises ValueError if an id occurs twice, and for NaN or infinite values.
     """
-    ids = [figure["id"] for figure in figures]
+    content = {
+        "card": card(),
+        "versions": package_versions(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": command,
+        "figures": list(figures),
+    }
+    return write_result(name, content, output)
+
+
+def write_result(name: str, content: dict[str, Any], output: str | Path | None = None) -> Path:
+    """As :func:`record`, with card, versions, date and command in ``content``: of figures measured elsewhere."""
+    ids = [figure["id"] for figure in content["figures"]]
     twice = sorted({name for name in ids if ids.count(name) > 1})
     if twice:
         raise ValueError(f"figures: id {twice[0]!r} occurs twice; every figure needs an id of its own")
     path = result_path(name, output)
-    write_json(
-        path,
-        {
-            "card": card(),
-            "versions": package_versions(),
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "command": command,
-            "figures": list(figures),
-        },
-    )
-    print_table(name, figures)
+    write_json(path, content)
+    print_table(name, content["figures"], content["card"])
     print(f"wrote {path}", flush=True)
     return path
 
 
-def print_table(name: str, figures: Sequence[Figure]) -> None:
-    """Print figures as a table: id, value with spread, unit, and what they are held against."""
+def print_table(name: str, figures: Sequence[Figure], device: str) -> None:
+    """Print figures of a device as a table: id, value with spread, unit, and what they are held against."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{name} on {card()}", title_justify="left")
+    table = Table(title=f"{name} on {device}", title_justify="left")
     table.add_column("figure", overflow="fold")
     table.add_column("value", justify="right")
     table.add_column("unit")

@@ -52,6 +52,15 @@ TARGETS = (
         for size, title in (("380m", "380M"), ("1400m", "1.4B"))
         for name in ("transformer", "gdn", "inter", "hwh_std")
     ),
+    *(
+        Target(f"{name} at 380M, training cut short: {what}", f"short_run.380m_{name}_{key}", "<=", None)
+        for name in ("hwh_std", "transformer")
+        for what, key in (("held-out loss, nats", "held_out_loss"), ("tokens", "tokens"))
+    ),
+    Target(
+        "the same, HwH-std less Transformer: held-out loss, nats",
+        "short_run.380m_hwh_std_minus_transformer_held_out_loss", "<=", None,
+    ),
     Target("tokens a second that one core tokenizes", "data.tokenize_tokens_per_second_core", ">=", None),
     Target("the same over datasets.map", "data.tokenize_over_datasets", ">=", 1.0),
     Target("HwH-std at 380M on two devices with DDP, over twice one", "paper.ddp2_efficiency", ">=", None),

@@ -1,0 +1,192 @@
+"""The paper's 380M training cut short but whole: trained, stopped, resumed, exported, opened anew, compared.
+
+    python -m benchmarks.short_run --store results/single_gpu/data/bpe16384
+
+takes any folder of this project with token stores train and held_out and their tokenizer. Each architecture is trained
+by scripts/train.py on the same batches, stopped by SIGTERM a little after half of its steps and started again; its
+exported folder is then opened in a fresh process, which writes text and computes the held-out loss again. Writes
+benchmarks/results/short_run.json and, beside it, the loss curves as short_run.png; with one architecture a part of it
+as short_run_part.json, and ``--join A.json B.json`` makes one of parts from two cards. Exits with 1 if anything did not
+go as it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper import QUICK_TEXT
+from benchmarks.recording import Figure, card, record, result_path, write_result
+from benchmarks.short_run_report import complaints, draw, figures_of, joined, with_difference
+from benchmarks.short_run_training import (
+    STEPS,
+    Result,
+    RunError,
+    Stores,
+    last_words,
+    process,
+    require,
+    settings_of,
+    train_with_a_stop,
+    wait,
+)
+from benchmarks.train_plan import ARCHITECTURES
+from hwh_core.data.sources import write_source
+from hwh_core.data.store import TokenStore
+from hwh_core.data.tokenizer import save_trained, train_bpe
+from hwh_core.data.tokenizing import tokenize_documents
+from hwh_core.scripting import UserError
+
+# The hybrid and what it is held against.
+COMPARED = ("hwh_std", "transformer")
+# More than twice what a whole training takes on an H200; each of its two parts and the fresh process may take so long.
+CASE_SECONDS = 900
+# Stories of the smoke preset's text that `--quick` holds out.
+QUICK_HELD_OUT = 6
+
+
+def quick_data(folder: Path) -> Path:
+    """Token stores and tokenizer of the smoke preset's text below ``folder``, for ``--quick``."""
+    stories = sorted(QUICK_TEXT.glob("*.txt"))
+    for name, paths in (("train", stories[:-QUICK_HELD_OUT]), ("held_out", stories[-QUICK_HELD_OUT:])):
+        text = folder / f"{name}.jsonl.zst"
+        documents = [
+            {"id": path.name, "source": "text", "title": "", "text": path.read_text(encoding="utf-8")} for path in paths
+        ]
+        write_source(documents, "text", text)
+        if name == "train":
+            save_trained(train_bpe(text, vocab_size=512, training_bytes=100_000), folder / "tokenizer")
+        tokenize_documents(text, folder / "tokenizer", folder / name)
+    return folder
+
+
+def open_anew(settings: dict[str, Any], stores: Stores, folder: Path, windows: int, seconds: float) -> Result:
+    """What a fresh process makes of the exported model in ``folder``. Raises :class:`RunError` if it fails."""
+    command = [sys.executable, "-m", "benchmarks.short_run_fresh", str(folder / "output" / "model")]
+    command += ["--held-out", str(stores.held_out), "--length", str(settings["model"]["length"])]
+    command += ["--windows", str(windows), "--precision", settings["training"]["precision"]]
+    log, output = folder / "fresh.log", folder / "fresh.json"
+    with process(command, log, output) as started:
+        wait(started, seconds, log, until=lambda: False)
+    code = started.returncode
+    require(code == 0, f"the exported model cannot be used: a fresh process ended with code {code}; {last_words(log)}")
+    # Last, below what a library may print.
+    found: Result = json.loads(output.read_text(encoding="utf-8").strip().splitlines()[-1])
+    silent = [text["prompt"] for text in found["texts"] if not text["tokens"]]
+    require(not silent, f"the exported model writes nothing behind {silent[:1]}")
+    return found
+
+
+def run_architecture(settings: dict[str, Any], stores: Stores, folder: Path, seconds: float) -> Result:
+    """Train, stop, resume, export and open anew; ``error`` where it failed."""
+    folder.mkdir(parents=True)
+    name = settings["model"]["architecture"]
+    try:
+        result = train_with_a_stop(settings, stores, folder, seconds)
+        windows = result["metrics"]["held_out_windows"]
+        result["fresh"] = open_anew(settings, stores, folder, windows, seconds)
+    except RunError as error:
+        print(f"{name}: failed: {error}", file=sys.stderr, flush=True)
+        return {"error": str(error)}
+    for text in result["fresh"]["texts"]:
+        print(f"{name}: {json.dumps(text, ensure_ascii=False)}", file=sys.stderr, flush=True)
+    return result
+
+
+@contextmanager
+def work_folder(given: Path | None, architectures: Sequence[str]) -> Iterator[Path]:
+    """``given``, or a temporary folder. Raises :class:`RunError` where ``given`` holds such a run already."""
+    if given is None:
+        with tempfile.TemporaryDirectory(prefix="short_run-") as folder:
+            yield Path(folder)
+        return
+    there = [name for name in architectures if (given / name).exists()]
+    if there:
+        raise RunError(f"--work: {given / there[0]} is there already; delete it or give another folder")
+    given.mkdir(parents=True, exist_ok=True)
+    yield given.resolve()
+
+
+def command_line(arguments: Sequence[str], options: argparse.Namespace) -> str:
+    """The command that measures it again; where folders lay on one machine says nothing to another."""
+    names = {str(options.store): "STORE", str(options.work): "WORK"}
+    return " ".join(["python -m benchmarks.short_run", *(names.get(value, value) for value in arguments)])
+
+
+def join(options: argparse.Namespace) -> int:
+    """Write one result and drawing of part files."""
+    result = joined(options.join)
+    path = write_result("short_run", result, options.output)
+    draw(result["figures"], path.with_suffix(".png"), result["card"])
+    return 0
+
+
+def measure(options: argparse.Namespace, command: str) -> int:
+    """Run all architectures and write what succeeded; 1 if any did not."""
+    names = list(dict.fromkeys(options.architectures))
+    size = "quick" if options.quick else "380m"
+    settings = {name: settings_of(name, options.quick, options.steps, options.learning_rate) for name in names}
+    figures: list[Figure] = []
+    failures: list[str] = []
+    done: list[str] = []
+    with work_folder(options.work, names) as folder:
+        stores = Stores.of(quick_data(folder / "data") if options.store is None else options.store)
+        store = TokenStore.open(stores.train)
+        for name in names:
+            result = run_architecture(settings[name], stores, folder / name, options.case_seconds)
+            if "error" in result:
+                failures.append(f"{name}: {result['error']}")
+                continue
+            done.append(name)
+            figures += figures_of(size, settings[name], result, store)
+            failures += complaints(name, result)
+    if figures:
+        result_name = "short_run" if set(COMPARED) <= set(done) else "short_run_part"
+        record(result_name, with_difference(figures, size), command, options.output)
+        draw(figures, result_path(result_name, options.output).with_suffix(".png"), card())
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, help="folder with train, held_out and tokenizer")
+    parser.add_argument("--quick", action="store_true", help="tiny models, also without a GPU and without --store")
+    parser.add_argument(
+        "--architectures", nargs="+", choices=ARCHITECTURES, default=list(COMPARED), help="one after the other"
+    )
+    parser.add_argument("--steps", type=int, help=f"training steps; default {STEPS}")
+    parser.add_argument("--learning-rate", type=float, help="peak; default that of config/paper.yaml")
+    parser.add_argument(
+        "--case-seconds", type=int, default=CASE_SECONDS, help="a process that takes longer is given up"
+    )
+    parser.add_argument("--work", type=Path, help="keep models and logs in this folder; default a temporary one")
+    parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
+    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    options = parser.parse_args(arguments)
+    if options.store is None and not options.quick and options.join is None:
+        parser.error("--store FOLDER is needed (or --quick, or --join)")
+    try:
+        return join(options) if options.join else measure(options, command_line(arguments, options))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    # As at Ctrl-C: what was started ends, and the temporary folder goes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

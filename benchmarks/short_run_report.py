@@ -1,0 +1,166 @@
+"""Figures of benchmarks.short_run, their drawing, and the joining of parts that ran on two cards."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.recording import Figure
+from benchmarks.short_run_training import Result, RunError
+from hwh_core.data.store import TokenStore
+from hwh_core.files import atomic_write, read_json
+from hwh_core.reporting.selection import ARCHITECTURE_TITLES
+from hwh_core.reporting.style import METADATA, TEXT_WIDTH, colour_of, use_style
+
+CURVE_POINTS = 150
+# Nats. Sums of bfloat16 products in another order move a mean over thousands of tokens by less than a tenth of this;
+# a weight that is lost or swapped moves it by more.
+AGREEMENT = 0.01
+HELD_OUT, DIFFERENCE = "held_out_loss", "hwh_std_minus_transformer_held_out_loss"
+LINE_STYLES = ("-", "--", ":", "-.")
+
+
+def thinned(losses: Sequence[float], points: int = CURVE_POINTS) -> list[tuple[float, float]]:
+    """(step, loss) of at most ``points`` bins of equally many steps: mean step, counted from 1, and mean loss."""
+    width = -(-len(losses) // points)
+    bins = [range(start, min(start + width, len(losses))) for start in range(0, len(losses), width)]
+    return [
+        (statistics.fmean(step + 1 for step in one), round(statistics.fmean(losses[step] for step in one), 4))
+        for one in bins
+    ]
+
+
+def figures_of(size: str, settings: Mapping[str, Any], result: Result, store: TokenStore) -> list[Figure]:
+    """Figures of one architecture; ``sizes`` are equal for all that trained on the same batches in the same way."""
+    model, training, metrics = settings["model"], settings["training"], result["metrics"]
+    name = model["architecture"]
+    sizes = {key: model[key] for key in ("shape", "rope_theta", "qk_norm", "length", "seed")} | {
+        "training": training,
+        "vocab_size": store.vocab_size,
+        "store_tokens": store.index["tokens"],
+        "store_sha256": store.sha256,
+    }
+    kept = ("parameters", "held_out_windows", "compiled", "cuda_graph", "delta_net_backend", "mfu", "peak_memory_bytes")
+    detail = {
+        "architecture": name,
+        **{key: metrics[key] for key in kept},
+        "wall_seconds": result["wall_seconds"],
+        "loss_curve": thinned([row["loss"] for row in result["rows"]]),
+        "texts": result["fresh"]["texts"],
+    }
+    values: dict[str, tuple[float | int, str, float | None]] = {
+        HELD_OUT: (metrics["held_out_loss"], "nats/token", None),
+        "held_out_loss_in_a_fresh_process": (result["fresh"]["held_out_loss"], "nats/token", metrics["held_out_loss"]),
+        "train_loss": (metrics["train_loss"], "nats/token", None),
+        "tokens": (metrics["tokens"], "tokens", None),
+        "seconds": (metrics["seconds"], "s", None),
+        "tokens_per_second": (metrics["tokens_per_second"], "tokens/s", None),
+        "resumed_at_step": (result["resumed_at_step"], "steps", None),
+        "checkpoint_bytes": (result["checkpoint_bytes"], "bytes", None),
+        "export_bytes": (result["export_bytes"], "bytes", None),
+    }
+    found: list[Figure] = []
+    for key, (value, unit, against) in values.items():
+        figure: Figure = {"id": f"short_run.{size}_{name}_{key}", "value": value, "unit": unit, "against": against}
+        found.append(figure | {"sizes": sizes, "detail": detail} if key == HELD_OUT else figure)
+    return found
+
+
+def held_out_figures(figures: Sequence[Figure]) -> dict[str, Figure]:
+    """The figure with sizes and detail of each architecture, by architecture."""
+    return {figure["detail"]["architecture"]: figure for figure in figures if "loss_curve" in figure.get("detail", {})}
+
+
+def with_difference(figures: Sequence[Figure], size: str) -> list[Figure]:
+    """The figures, and first the difference of the two held-out losses where both are there."""
+    found = held_out_figures(figures)
+    if not {"hwh_std", "transformer"} <= set(found):
+        return list(figures)
+    value = found["hwh_std"]["value"] - found["transformer"]["value"]
+    return [{"id": f"short_run.{size}_{DIFFERENCE}", "value": value, "unit": "nats/token", "against": None}, *figures]
+
+
+def complaints(name: str, result: Result) -> list[str]:
+    """What makes the program fail though a run came to its end."""
+    losses = [row["loss"] for row in result["rows"]]
+    trained, fresh = result["metrics"]["held_out_loss"], result["fresh"]["held_out_loss"]
+    found = []
+    if not result["metrics"]["train_loss"] < losses[0]:
+        found.append(f"{name}: the loss did not fall, from {losses[0]:.3f} to {result['metrics']['train_loss']:.3f}")
+    if not abs(trained - fresh) <= AGREEMENT:
+        found.append(
+            f"{name}: the exported model has a held-out loss of {fresh:.4f} in a fresh process and had {trained:.4f} "
+            f"in its training, expected at most {AGREEMENT} between them"
+        )
+    return found
+
+
+def joined(paths: Sequence[Path]) -> dict[str, Any]:
+    """One result of several part files. Raises :class:`RunError` if they do not belong together."""
+    parts = [_part(path) for path in paths]
+    first, seen, figures = parts[0], {}, []
+    for path, part in zip(paths, parts, strict=True):
+        for key in ("card", "versions"):
+            if part[key] != first[key]:
+                raise RunError(f"--join: {path} has another {key} than {paths[0]}; join parts of one kind of machine")
+        own, sizes = held_out_figures(part["figures"]), _sizes(first)
+        for name in own:
+            if name in seen:
+                raise RunError(f"--join: {name} stands in {seen[name]} and in {path}; give each architecture once")
+            seen[name] = path
+        differing = [key for key, value in _sizes(part).items() if value != sizes.get(key)]
+        if differing:
+            raise RunError(
+                f"--join: {path} has another {differing[0]} than {paths[0]}; their losses cannot be compared, so run "
+                "one of them again with the settings and the store of the other"
+            )
+        # That of a part that holds both is made again.
+        figures += [figure for figure in part["figures"] if not figure["id"].endswith(DIFFERENCE)]
+    size = figures[0]["id"].split(".")[1].split("_")[0]
+    dates, commands = [part["date"] for part in parts], [part["command"] for part in parts]
+    return first | {"date": max(dates), "command": "; ".join(commands), "figures": with_difference(figures, size)}
+
+
+def _sizes(part: Mapping[str, Any]) -> dict[str, Any]:
+    return next(iter(held_out_figures(part["figures"]).values()))["sizes"]
+
+
+def _part(path: Path) -> dict[str, Any]:
+    try:
+        part = read_json(path)
+        if held_out_figures(part["figures"]):
+            return part
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise RunError(f"--join {path}: expected a result file of benchmarks.short_run")
+
+
+def draw(figures: Sequence[Figure], path: Path, card: str) -> None:
+    """Draw the loss curves of all architectures over tokens to ``path`` (PNG)."""
+    use_style()
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(TEXT_WIDTH * 0.7, 3.2), layout="constrained")
+    found = held_out_figures(figures)
+    resumed = {one["id"]: one["value"] for one in figures}
+    for position, (name, one) in enumerate(found.items()):
+        millions = one["sizes"]["training"]["tokens_per_step"] / 1e6
+        steps, losses = zip(*one["detail"]["loss_curve"], strict=True)
+        tokens, colour = [step * millions for step in steps], colour_of(name, position)
+        label = f"{ARCHITECTURE_TITLES.get(name, name)} (held out: {one['value']:.3f})"
+        axes.plot(tokens, losses, color=colour, linestyle=LINE_STYLES[position % len(LINE_STYLES)], label=label)
+        stop = resumed[one["id"].removesuffix(HELD_OUT) + "resumed_at_step"]
+        nearest = min(range(len(steps)), key=lambda index: abs(steps[index] - stop))
+        axes.plot(tokens[nearest], losses[nearest], color=colour, marker="v", markersize=6, linestyle="none")
+    axes.plot([], [], color="0.4", marker="v", markersize=6, linestyle="none", label="stopped and resumed here")
+    axes.set_xlabel("tokens seen (millions)")
+    axes.set_ylabel("training loss (nats/token)")
+    parameters = "/".join(f"{one['detail']['parameters'] / 1e6:.3g}" for one in found.values())
+    axes.set_title(f"Training cut short: {parameters} million parameters on {card}")
+    axes.grid(axis="y", linewidth=0.3, color="0.8")
+    axes.legend()
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, format="png", metadata=METADATA["png"])
+    plt.close(figure)
