@@ -81,7 +81,11 @@ def die_with_the_parent() -> Callable[[], None] | None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a program's ``main``; errors that a user can mend end in one line on stderr and exit code 1."""
+    """Run a program's ``main``; errors that a user can mend end in one line on stderr and exit code 1.
+
+    Errors of a model hub and of the network are among them, wherever they come from.
+    """
+    from . import hub_errors
     from .config import ConfigError
     from .files import OutputError
 
@@ -89,13 +93,17 @@ def run(main: Callable[[], None]) -> None:
     try:
         main()
     except (UserError, ConfigError, OutputError) as error:
-        message = error.strerror if isinstance(error, OutputError) else str(error)
+        message = error.strerror if isinstance(error, OutputError) else hub_errors.with_mend(str(error), error)
         print(f"error: {message}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(141)
-    except OSError as error:
-        if error.errno not in _REFUSED:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _REFUSED:
+            sentence = f"cannot use {error.filename or 'a file'}: {error.strerror}"
+        elif (found := hub_errors.sentence(error)) is not None:
+            sentence = found
+        else:
             raise
-        print(f"error: cannot use {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        print(f"error: {sentence}", file=sys.stderr)
         sys.exit(1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from .base import COMMIT_PATTERN
 from .preset import PresetConfig
 
 
@@ -22,7 +23,13 @@ def _describe(error: ValidationError, origin: str) -> str:
         return f"{origin}: unknown key {key!r}; remove it or mend its spelling (config/README.md lists all keys){more}"
     if first["type"] == "missing":
         return f"{origin}: key {key!r} is missing; config/README.md says what it holds{more}"
-    return f"{origin}: key {key!r} = {first.get('input')!r}: {first['msg']}{more}"
+    mend = ""
+    if first.get("ctx", {}).get("pattern") == COMMIT_PATTERN:
+        mend = (
+            "; give the 40 hexadecimal digits of a commit, which stand on the repository's page on the hub under "
+            "commits/main (of git: git ls-remote)"
+        )
+    return f"{origin}: key {key!r} = {first.get('input')!r}: {first['msg']}{mend}{more}"
 
 
 def validate_preset(data: dict, origin: str) -> PresetConfig:

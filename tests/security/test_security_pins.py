@@ -66,8 +66,9 @@ def test_other_pins_are_refused(minimal_preset, add, good, key, value):
     add(fine, good)
     validate_preset(fine, "test")
     add(minimal_preset, good | {key: value})
-    with pytest.raises(ConfigError, match=f"{key}.*pattern"):
+    with pytest.raises(ConfigError, match=f"{key}.*pattern") as caught:
         validate_preset(minimal_preset, "test")
+    assert ("40 hexadecimal digits of a commit, which stand on" in str(caught.value)) is (key in ("revision", "commit"))
 
 
 def test_a_repository_is_no_option_of_git(tmp_path: Path):

@@ -60,12 +60,74 @@ def test_project_errors_end_in_one_line(capsys, error, line):
     assert capsys.readouterr() == ("", line)
 
 
-def test_unexpected_errors_keep_their_traceback():
-    def main() -> None:
-        raise KeyError("a bug")
+@pytest.mark.parametrize("library", ["httpx", "httpx2", "requests.exceptions", "urllib3.exceptions", "hf_xet"])
+def test_errors_of_http_libraries_end_in_one_line(capsys, library):
+    """By the name of the library: not all of these are installed."""
+    cut = type("ProtocolError", (Exception,), {"__module__": library})
 
-    with pytest.raises(KeyError, match="a bug"):
+    def main() -> None:
+        raise cut("peer closed connection")
+
+    with pytest.raises(SystemExit) as caught:
         run(main)
+    assert caught.value.code == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: the hub: could not be read (ProtocolError: peer closed connection); the connection")
+    assert err.count("\n") == 1
+
+
+def test_a_mend_of_the_hub_takes_the_place_of_a_general_one(capsys):
+    """And no message is changed whose error is not about the hub, or that ends in no reason and mend."""
+    module = {"__module__": "huggingface_hub.errors"}
+    base = type("HfHubHTTPError", (Exception,), module)
+    gated = type("GatedRepoError", (base,), module | {"repo_id": "some/model"})
+
+    def raising(cause: Exception, message: str):
+        def main() -> None:
+            try:
+                raise cause
+            except Exception:
+                raise UserError(message) from None
+
+        with pytest.raises(SystemExit):
+            run(main)
+        return capsys.readouterr().err
+
+    general = "key: some/model cannot be read (403); check the network"
+    told = raising(gated("403"), general)
+    assert told.startswith("error: key: some/model cannot be read (403); it is gated: accept its licence on https://")
+    assert "some/model, wait" in told
+    assert "check the network" not in told
+    assert raising(KeyError("x"), general) == f"error: {general}\n"
+    assert raising(gated("403"), "another matter") == "error: another matter\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("a bug"),
+        # transformers' configs raise it: nothing was asked of a hub.
+        type("StrictDataclassFieldValidationError", (Exception,), {"__module__": "huggingface_hub.errors"})("a bug"),
+        RuntimeError("a bug"),
+        FileNotFoundError("a bug"),
+    ],
+)
+def test_unexpected_errors_keep_their_traceback(error):
+    def main() -> None:
+        raise error
+
+    with pytest.raises(type(error), match="a bug"):
+        run(main)
+
+
+def test_what_the_hubs_own_code_raises_without_a_class_ends_in_one_line(capsys):
+    """hf_xet raises RuntimeError into the file of huggingface_hub that called it."""
+    scope = {"__name__": "huggingface_hub.file_download"}
+    exec("def xet_get():\n    raise RuntimeError('Data processing error: CAS service error')", scope)
+    with pytest.raises(SystemExit):
+        run(scope["xet_get"])
+    assert capsys.readouterr().err.startswith("error: the hub: could not be read (RuntimeError: Data processing error")
 
 
 def test_job_ends_when_its_workflow_is_killed():
