@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         "causal", help="loss and needle answers without heads of a class or without rotation", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name@<commit>")
+    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name[@<commit>]")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder that hwh probe wrote")
     parser.add_argument(
         "--text", type=Path, nargs="+", required=True, metavar="FILE",
@@ -65,9 +65,11 @@ def _run(args: argparse.Namespace) -> int:
     from ..files import read_json
     from ..probes.causal import UNFINISHED, CausalChecks, sentences, write_checks
     from ..probes.model_folders import load_for_probe
-    from ..probes.pretrained import check_length, locate_model
+    from ..probes.named_models import find_model, named_in_errors
+    from ..probes.pretrained import check_length
     from ..probes.resume import remove
     from ..probes.samples import read_texts
+    from ..probes.unfinished import kept_if_begun
     from ..probes.weights import weights_fingerprint
     from ..reporting.fig_causal import draw_checks
     from ..reporting.results import HEADS_COLUMNS, ResultFolder
@@ -86,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     if probed is None:
         raise UserError(f"--out: {args.out} was not written by hwh probe; probe the model first")
     take_devices()
-    path = locate_model(args.model)
+    args.model, path = find_model(args.model)
     tokenizer, model = load_for_probe(path, probed["dtype"], needs_head=True)
     if weights_fingerprint(model) != probed["model"]:
         raise UserError(f"--out: {args.out} holds the probe of another model than {args.model}; name the one probed")
@@ -103,9 +105,11 @@ def _run(args: argparse.Namespace) -> int:
     elif _is_finished(args.out, unfinished, checks.settings):
         print(f"{args.out}: holds these checks already")
         return 0
+    with kept_if_begun(unfinished), named_in_errors(args.model, model):
+        table = checks.table(resume=unfinished)
     summary = write_checks(
-        checks.table(resume=unfinished), args.out / TABLE, inputs=[*folder.used, *args.text],
-        settings=checks.settings, seed=args.seed, started=started,
+        table, args.out / TABLE, inputs=[*folder.used, *args.text], settings=checks.settings, seed=args.seed,
+        started=started,
     )  # fmt: skip
     title = read_json(args.out / "probe.json").get("title") or args.out.resolve().name
     figures = draw_checks(args.out, title)

@@ -1,6 +1,7 @@
 """The analysis of the paper for your own model: RFIS, RPD, QRscore, LDscore of all heads, head classes, bands, norms.
 
-MODEL is a Hugging Face folder (safetensors and tokenizer), a .gguf file, or owner/name@<commit> on the hub.
+MODEL is a Hugging Face folder (safetensors and tokenizer), a .gguf file, or owner/name[@<commit>] on the hub, without
+a commit the newest one, which is printed and recorded.
 Writes probe.npz, behavior.npz, norms.npz, heads.csv and bands.json. Killed, the same command goes on after the
 finished samples.
 """
@@ -33,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         "probe", help="RFIS, RPD, QRscore, LDscore, head classes and bands of your own model", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name@<commit>")
+    parser.add_argument("model", metavar="MODEL", help="Hugging Face folder, .gguf file, or owner/name[@<commit>]")
     parser.add_argument(
         "--samples", nargs="+", required=True, metavar="KIND[:FILE]",
         help="ruler[:FILE ...] (planted facts, in prose of your own), squad:FILE ... (questions with their contexts, "
@@ -79,9 +80,12 @@ def _run(args: argparse.Namespace) -> int:
     from ..probes.analysis import BehaviorSettings, probe_model, run_settings
     from ..probes.memory import probe_memory, require_memory
     from ..probes.model_folders import load_for_probe
-    from ..probes.pretrained import check_length, locate_model, training_length
+    from ..probes.named_models import find_model, named_in_errors
+    from ..probes.pretrained import check_length, training_length
     from ..probes.resume import remove
-    from ..probes.samples import parse_source, take_samples
+    from ..probes.sample_files import take_samples_of_files
+    from ..probes.samples import parse_source
+    from ..probes.unfinished import kept_if_begun
     from ..provenance import write_manifest
 
     source = parse_source(args.samples)
@@ -95,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
     )
     started = time.time()
     take_devices()
-    path = locate_model(args.model)
+    args.model, path = find_model(args.model)
 
     def length_of(model: Any) -> int:
         length = args.length or min(LENGTH, training_length(model) or LENGTH)
@@ -111,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
     length = length_of(model)
     if args.queries > length:
         raise UserError(f"--queries: {args.queries} is more than --length {length}; give at most that many")
-    examples, about = take_samples(source, tokenizer, length, args.num_samples, args.seed)
+    examples, about = take_samples_of_files(source, tokenizer, length, args.num_samples, args.seed)
     if len(examples) < args.num_samples:
         print(f"{args.samples[0]}: {len(examples)} samples instead of {args.num_samples}; there are no more")
     settings = run_settings(model, examples, args.queries, behavior)
@@ -122,9 +126,10 @@ def _run(args: argparse.Namespace) -> int:
         print(f"{args.out}: holds this probe already")
         return 0
     name = _name(args.model)
-    result = probe_model(
-        model, tokenizer, examples, args.queries, behavior, args.backend, resume=unfinished, progress=True
-    ).describe(seed=args.seed, **about, model=name, title=name)  # fmt: skip
+    with kept_if_begun(unfinished), named_in_errors(args.model, model):
+        result = probe_model(
+            model, tokenizer, examples, args.queries, behavior, args.backend, resume=unfinished, progress=True
+        ).describe(seed=args.seed, **about, model=name, title=name)  # fmt: skip
     result.save(args.out)
     options = {key: value if isinstance(value, (int, list)) else str(value) for key, value in vars(args).items()}
     for file in ARRAYS:

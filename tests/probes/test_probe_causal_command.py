@@ -12,7 +12,7 @@ from probe_helpers import parsed
 from test_probe_causal import BANDS, table_of_heads
 
 from hwh_core.commands import causal, probe, report
-from hwh_core.probes.causal import BAND, CausalChecks, Measurement, frequency_sets
+from hwh_core.probes.causal import BAND, UNFINISHED, CausalChecks, Measurement, frequency_sets
 from hwh_core.probes.errors import ProbeError
 from hwh_core.reporting import fig_causal
 from hwh_core.scripting import UserError
@@ -220,3 +220,11 @@ def test_layers_with_other_frequencies_have_their_own_band():
     other = {"band": {"layers": [{"layer": 1, "verdict": "peak", "peak": 2.2}]}}
     sets = {one.name: one for one in frequency_sets(table_of_heads(), BANDS | {"other_frequencies": [other]}, 4)}
     assert sets[BAND].places == {0: (0, 1), 1: (2, 3)}
+
+
+def test_what_was_killed_before_its_first_intervention_is_no_other_run(random_llama, text, folder):
+    """Settings alone, as a killed process leaves them, are in nobody's way."""
+    (folder / UNFINISHED).mkdir()
+    (folder / UNFINISHED / "settings.json").write_text('{"model": "another"}')
+    assert run(causal, random_llama, "--out", folder, "--text", text, *SMALL) == 0
+    assert not (folder / UNFINISHED).exists()

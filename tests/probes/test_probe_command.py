@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as tf
-from probe_helpers import HYBRID_SHAPE, controlled_model, parsed
+from probe_helpers import HYBRID_SHAPE, VOCABULARY, controlled_model, parsed
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import hwh_core
@@ -79,6 +80,20 @@ def test_one_command_writes_maps_scores_and_classes(random_llama, questions, tmp
     assert json.loads((out / "behavior.json").read_text())["default_window"] == 8
     assert run(random_llama, "--samples", f"squad:{questions}", "--out", out, *SMALL) == 0
     assert "holds this probe already" in capsys.readouterr().out
+
+
+def test_packed_questions_with_line_separators_give_the_same(random_llama, tmp_path):
+    """As a plain file gives with these characters as escapes; the manifest names the file that was given."""
+    rows = [{"context": f"The river {n}\u2028is long.", "question": f"Which river {n}?"} for n in range(9)]
+    plain, packed = tmp_path / "plain.jsonl", tmp_path / "rows.jsonl.gz"
+    plain.write_text("\n".join(map(json.dumps, rows)))
+    packed.write_bytes(gzip.compress("\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()))
+    for path in (plain, packed):
+        assert run(random_llama, "--samples", f"squad:{path}", "--out", tmp_path / path.stem, *SMALL) == 0
+    one, two = arrays(tmp_path / "plain"), arrays(tmp_path / "rows.jsonl")
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert json.loads((tmp_path / "rows.jsonl" / "probe.json").read_text())["files"] == [str(packed)]
 
 
 def test_a_killed_probe_goes_on_after_its_finished_samples(random_llama, questions, tmp_path, monkeypatch, capsys):
@@ -210,15 +225,93 @@ def test_options_that_do_not_fit_are_named(random_llama, tmp_path, options, name
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        ("none/there", "named with the 40 hexadecimal digits of its commit: owner/name@<commit>"),
-        ("owner/name@main", "named with the 40 hexadecimal digits"),
+        (
+            "none/there",
+            r"none/there: no such folder .* give none/there@<commit> with the 40 .*/none/there/commits/main",
+        ),
+        ("owner/name@main", r"which commit main is; give owner/name@<commit> with the 40 hexadecimal digits"),
+        ("not/there/model", r"no such folder or \.gguf file.*owner/name@<commit>.*owner/name/commits/main"),
+        ("none/there.gguf", r"none/there\.gguf: no such folder or \.gguf file"),
         ("rows.jsonl", r"rows\.jsonl: is no \.gguf file"),
     ],
 )
 def test_models_that_are_not_there_are_named(questions, tmp_path, monkeypatch, model, named):
+    """What a hub says of such names is tested with one."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=named):
         run(model, "--samples", "ruler", "--out", tmp_path / "out")
+
+
+def saved(config, folder, corpus):
+    """Folder of a random model of a config with the corpus' tokenizer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        tf.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tf.AutoTokenizer.from_pretrained(corpus.tokenizer).save_pretrained(folder)
+    return folder
+
+
+NO_ROPE = {
+    "gpt2": tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=VOCABULARY),
+    "opt": tf.OPTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, vocab_size=VOCABULARY,
+        word_embed_proj_dim=32,
+    ),
+    "mamba": tf.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=VOCABULARY, state_size=4),
+    "bloom": tf.BloomConfig(hidden_size=32, n_layer=2, n_head=4, vocab_size=VOCABULARY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_ROPE)
+def test_a_model_without_rope_is_told_so_and_leaves_nothing(random_llama, corpus, questions, tmp_path, name):
+    folder, out = saved(NO_ROPE[name], tmp_path / name, corpus), tmp_path / "out"
+    command = ("--samples", f"squad:{questions}", "--out", out, *SMALL)
+    with pytest.raises(UserError, match=rf"{name} \(\w+\): has no rotary position embedding that can be read"):
+        run(folder, *command)
+    assert not out.exists()
+    assert run(random_llama, *command) == 0, "the next model needs no --restart"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "reason"),
+    [
+        (
+            "gpt-oss",
+            tf.GptOssConfig(
+                hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                intermediate_size=48, num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention"] * 2,
+                vocab_size=VOCABULARY,
+            ),
+            "uses 's_aux'",
+        ),
+        (
+            "falcon",
+            tf.FalconConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCABULARY),
+            "it rotates q and k twice",
+        ),
+    ],
+)  # fmt: skip
+def test_a_model_with_rope_that_is_refused_is_named(corpus, questions, tmp_path, name, config, reason):
+    folder, out = saved(config, tmp_path / name, corpus), tmp_path / "out"
+    with pytest.raises(UserError, match=rf"^\S*{name} \({type(config).__name__[:-6]}ForCausalLM\): .*{reason}"):
+        run(folder, "--samples", f"squad:{questions}", "--out", out, *SMALL)
+    assert not out.exists()
+
+
+def test_what_was_killed_before_its_first_sample_is_no_other_probe(random_llama, questions, tmp_path):
+    """Settings alone, as a killed process leaves them, are in nobody's way; finished samples are kept from others."""
+    samples = tmp_path / "out" / "samples"
+    samples.mkdir(parents=True)
+    (samples / "settings.json").write_text('{"model": "another"}')
+    (samples / ".00000.tmp").mkdir()
+    assert run(random_llama, "--samples", f"squad:{questions}", "--out", tmp_path / "out", *SMALL) == 0
+    samples = tmp_path / "other" / "samples"
+    (samples / "00000").mkdir(parents=True)
+    (samples / "settings.json").write_text('{"model": "another"}')
+    with pytest.raises(UserError, match="model was another"):
+        run(random_llama, "--samples", f"squad:{questions}", "--out", tmp_path / "other", *SMALL)
+    assert (samples / "00000").is_dir()
 
 
 @pytest.mark.parametrize("tensor", ["model.layers.1.self_attn.q_proj.weight", "model.norm.weight"])
