@@ -14,6 +14,32 @@ from .scripting import UserError
 
 # Of tokenizers that come from a hub, before they are fetched; for estimates only.
 HUB_VOCABULARY = 32000
+# Names and memory.total in MiB as nvidia-smi prints them, read in published output of each card, with ECC where it is
+# on by default; those of H200, H100, A100, L40S, L4 and A10 also stand in the table of
+# https://thundergolfer.com/blog/nvidia-gpu-memory-capacity, and that of an H200 was seen when benchmarks/ were run.
+KNOWN_CARDS = {
+    "NVIDIA B300 SXM6 AC": 275040,
+    "NVIDIA B200": 183359,
+    "NVIDIA H200": 143771,
+    "NVIDIA H200 NVL": 143771,
+    "NVIDIA GH200 480GB": 97871,
+    "NVIDIA H20": 97871,
+    "NVIDIA H100 NVL": 95830,
+    "NVIDIA H100 80GB HBM3": 81559,
+    "NVIDIA H100 PCIe": 81559,
+    "NVIDIA A100-SXM4-80GB": 81920,
+    "NVIDIA A100 80GB PCIe": 81920,
+    "NVIDIA A100-SXM4-40GB": 40960,
+    "NVIDIA A100-PCIE-40GB": 40960,
+    "NVIDIA RTX A6000": 49140,
+    "NVIDIA RTX 6000 Ada Generation": 49140,
+    "NVIDIA L40S": 46068,
+    "NVIDIA A40": 46068,
+    "NVIDIA GeForce RTX 4090": 24564,
+    "NVIDIA L4": 23034,
+    "NVIDIA A10": 23028,
+    "NVIDIA A10G": 23028,
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,32 @@ def planned_cards(devices: Sequence[Device]) -> list[Card]:
 def card_of(name: str, total: int) -> Card:
     """A card of ``total`` bytes on which nothing runs."""
     return Card(name, total, total - CONTEXT_BYTES)
+
+
+def named_card(name: str) -> Card | None:
+    """The card of :data:`KNOWN_CARDS` with this name, or with all words of it; None where no such card is known.
+
+    Of several with different memory the smallest, whose name then says so.
+    """
+    if name in KNOWN_CARDS:
+        return card_of(name, KNOWN_CARDS[name] * 2**20)
+    words = set(_words(name))
+    found = {full: memory for full, memory in KNOWN_CARDS.items() if words and words <= set(_words(full))}
+    if not found:
+        return None
+    full = min(found, key=found.__getitem__)
+    told = f" (the smallest of the cards that {name!r} names)" if len(set(found.values())) > 1 else ""
+    return card_of(full + told, found[full] * 2**20)
+
+
+def largest_known_card() -> Card:
+    """The card of :data:`KNOWN_CARDS` with most memory, in words for a machine without any."""
+    name = max(KNOWN_CARDS, key=KNOWN_CARDS.__getitem__)
+    return card_of(f"{name}, the largest card known here,", KNOWN_CARDS[name] * 2**20)
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("-", " ").split()
 
 
 def refused(

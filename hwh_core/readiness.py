@@ -13,7 +13,7 @@ from . import resources
 from .config import PresetConfig
 from .estimate import disk_bytes
 from .machine import GIB, NEEDED, Machine
-from .memory_plan import card_of, largest_training, planned_trainings, refused
+from .memory_plan import card_of, largest_known_card, largest_training, planned_trainings, refused
 from .scripting import UserError
 
 State = Literal["ok", "fetch", "slower", "missing"]
@@ -150,7 +150,8 @@ def _training_memory(preset: PresetConfig, machine: Machine) -> Iterator[Need]:
     try:
         largest = largest_training(preset)
         cards = [card_of(card.name, card.memory) for card in machine.accelerators]
-        problems = refused(preset, (planned.folder for planned in planned_trainings(preset)), cards)
+        plan = [one for one in planned_trainings(preset) if cards or one.training.training.precision == "bfloat16"]
+        problems = refused(preset, (one.folder for one in plan), cards or [largest_known_card()])
     except UserError as error:
         yield Need("GPU memory", "missing", str(error))
         return

@@ -216,6 +216,52 @@ def test_a_training_that_fits_no_card_is_refused(capsys, monkeypatch):
     assert "lower hwh.scales.1.4B.training.micro_batch_tokens from 32768 to" in err
 
 
+@pytest.mark.parametrize(
+    ("card", "named"),
+    [
+        ("NVIDIA H100", "NVIDIA H100 80GB HBM3 (the smallest of the cards that 'NVIDIA H100' names) has 79.6 GiB"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3 has 79.6 GiB"),
+        ("A100", "NVIDIA A100-SXM4-40GB (the smallest of the cards that 'A100' names) has 40.0 GiB"),
+    ],
+)
+def test_a_named_card_that_is_too_small_is_refused(capsys, monkeypatch, card, named):
+    """Whatever cards are here."""
+    monkeypatch.setattr(command, "visible_devices", lambda: ("one",))
+    monkeypatch.setattr(command, "planned_cards", lambda devices: [Card("a large card", 999 * GIB, 999 * GIB)])
+    code, out, err = run(capsys, "paper", "--root", str(ROOT), "--card", card)
+    assert code == 1
+    assert "hwh/1.4B/gdn_s42" in out
+    assert named in err
+    assert "lower hwh.scales.1.4B.training.micro_batch_tokens from 32768 to" in err
+
+
+def test_a_named_card_that_is_large_enough_or_unknown_is_not_refused(capsys, monkeypatch):
+    monkeypatch.setattr(command, "visible_devices", lambda: ("one",))
+    monkeypatch.setattr(command, "planned_cards", lambda devices: [Card("a small card", 48 * GIB, 47 * GIB)])
+    code, _, err = run(capsys, "paper", "--root", str(ROOT), "--card", "NVIDIA H200")
+    assert (code, err) == (0, "")
+    code, out, err = run(capsys, "paper", "--root", str(ROOT), "--card", "My H200 of 200 GB", "--json")
+    assert code == 0
+    assert "the memory of 'My H200 of 200 GB' is not known" in err
+    json.loads(out)
+
+
+def test_without_a_card_what_fits_on_no_known_card_is_refused(capsys, monkeypatch, minimal_preset):
+    monkeypatch.setattr(command, "visible_devices", lambda: ())
+    scale = minimal_preset["hwh"]["scales"][0]
+    scale["shape"] |= {"hidden_size": 512, "intermediate_size": 1024, "num_layers": 32}
+    scale["training"] |= {"tokens_per_step": 2**24, "steps": 100}
+    # In float32 it is counted for a CPU, whose memory is no matter of cards.
+    code, _, _ = run(capsys, "--settings", validate_preset(minimal_preset, "test").model_dump_json())
+    assert code == 0
+    scale["training"]["precision"] = "bfloat16"
+    code, _, err = run(capsys, "--settings", validate_preset(minimal_preset, "test").model_dump_json())
+    assert code == 1
+    assert "hwh/tiny/hwh_std_s0: this training needs about" in err
+    assert "the largest card known here" in err
+    assert "lower hwh.scales.tiny.training.micro_batch_tokens from 16777216 to" in err
+
+
 def test_settings_are_a_whole_preset(capsys, minimal_preset):
     preset = validate_preset(minimal_preset, "test")
     code, out, _ = run(capsys, "--settings", preset.model_dump_json(), "--json")

@@ -1,7 +1,8 @@
 """What a preset costs before anything runs: tokens, FLOPs, hours, memory and disk, job by job and in sum.
 
 Speeds are those of the committed benchmarks on the card that they name, or a stated assumption. Exits with 1 when a
-training that is not done fits on no GPU of this machine.
+training that is not done does not fit on the card of --card, without it on no GPU of this machine, or where there is
+none on no card that is known.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from ..config import PresetConfig, validate_preset
 from ..devices import visible_devices
 from ..estimate import Job, estimate, waiting
-from ..memory_plan import planned_cards, refused
+from ..memory_plan import largest_known_card, named_card, planned_cards, refused
 from ..provenance import ROOT
 from ..scripting import UserError, load_settings
 from ..throughput import ASSUMED_SHARE, measurements
@@ -43,7 +44,10 @@ def add_parser(subparsers: Any) -> None:
         "--root", type=Path, default=Path("."), help="folder of the workflow (default: the current one)"
     )
     parser.add_argument("--target", nargs="+", default=[], help="only trainings for these: table1, fig4, claims ...")
-    parser.add_argument("--card", help="count for this card, such as 'NVIDIA H100' (default: the measured one)")
+    parser.add_argument(
+        "--card", help="count for the speed and memory of this card, by nvidia-smi's name or words of it, such as "
+        "'NVIDIA H100' (default: speed of the measured one, memory of those here)",
+    )  # fmt: skip
     parser.add_argument("--markdown", action="store_true", help="print the trainings as a table in Markdown")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -136,6 +140,21 @@ def _print(preset: PresetConfig, jobs: Sequence[Job], card: str) -> None:
     console.print(f"{NOTES} Where nothing of a size was measured: {ASSUMED_SHARE:.0%} of the peak.", soft_wrap=True)
 
 
+def _too_large(preset: PresetConfig, jobs: Sequence[Job], name: str | None) -> list[str]:
+    """A sentence for each training that is left and does not fit: on card ``name``, or on any here or known."""
+    left = set(waiting(preset, jobs))
+    devices = visible_devices()
+    if name is None and devices:
+        return refused(preset, left, planned_cards(devices))
+    # Trainings in float32 are counted for a CPU.
+    left &= {job.name for job in jobs if job.gpu}
+    card = largest_known_card() if name is None else named_card(name)
+    if card is None:
+        print(f"--card: the memory of {name!r} is not known; whether trainings fit on it is not said", file=sys.stderr)
+        return []
+    return refused(preset, left, [card])
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the estimate; the exit code tells whether every training fits."""
     if args.settings:
@@ -159,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         print(markdown(jobs, card))
     else:
         _print(preset, jobs, card)
-    problems = refused(preset, waiting(preset, jobs), planned_cards(visible_devices()))
+    problems = _too_large(preset, jobs, args.card)
     if problems:
         raise UserError("; ".join(problems))
     return 0

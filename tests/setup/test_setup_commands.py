@@ -214,6 +214,15 @@ def test_the_largest_training_is_told_and_compared_with_the_gpus_here(workflow, 
     assert "attention_head_dim = 7" in detail
 
 
+def test_a_training_that_fits_no_known_card_is_told_without_any(workflow, minimal_preset):
+    scale = minimal_preset["hwh"]["scales"][0]
+    scale["shape"] |= {"hidden_size": 512, "intermediate_size": 1024, "num_layers": 32}
+    scale["training"] |= {"tokens_per_step": 2**24, "steps": 100, "precision": "bfloat16"}
+    state, detail = states(minimal_preset, a_machine(accelerators=()), workflow)["GPU memory"]
+    assert state == "missing"
+    assert "the largest card known here" in detail
+
+
 def test_hybrids_on_a_gpu_need_fla(workflow, minimal_preset):
     minimal_preset["hwh"]["scales"][0]["training"]["precision"] = "bfloat16"
     without = a_machine(versions=dict.fromkeys(NEEDED, "1"))
