@@ -1,12 +1,13 @@
 """A dry pass over the batches of a training: proves that no token is used twice in an epoch.
 
-Reads no text, only the index of the token store. Exits with 1 if a window came twice, or with --one-epoch if the steps
-need more text than there is.
+Reads no text, only the index of the token store. Exits with 1 if a window came twice, and before counting if the sizes
+do not go together or, with --one-epoch, the steps need more text than there is.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,16 @@ def run(args: argparse.Namespace) -> int:
     from ..data.store import TokenStore
     from ..progress import progress
 
+    _check_sizes(args)
     store = TokenStore.open(args.store)
-    loader = BatchLoader(store, args.length, args.tokens_per_step // max(args.length, 1), args.seed)
+    loader = BatchLoader(store, args.length, args.tokens_per_step // args.length, args.seed)
+    epochs = args.steps / loader.steps_per_epoch
+    if args.one_epoch and epochs > 1:
+        most = loader.num_windows // loader.batch_size
+        raise UserError(
+            f"--steps: {args.steps} of {args.tokens_per_step} tokens need {math.ceil(1000 * epochs) / 1000:.3f} times "
+            f"the text of {args.store}; add text" + (f" or lower the steps to at most {most}" if most else "")
+        )
     found = dry_pass(loader, args.steps, lambda steps: progress(steps, "steps", unit="step"))
     print(
         f"{args.store}: {len(store.tokens):,} tokens, {found.windows:,} windows of {args.length}\n"
@@ -41,8 +50,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if found.repeated:
         raise UserError(f"{found.repeated} windows came twice within an epoch; this is an error of the loader")
-    if args.one_epoch and found.epochs > 1:
-        raise UserError(
-            f"{found.steps} steps need {found.epochs:.3f} times the text of {args.store}; add text or lower the steps"
-        )
     return 0
+
+
+def _check_sizes(args: argparse.Namespace) -> None:
+    """Raise :class:`UserError` naming the option where sizes do not go together, as a training does."""
+    for name in ("length", "tokens_per_step", "steps"):
+        if (value := getattr(args, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')}: {value} is not a positive number")
+    whole = args.tokens_per_step // args.length * args.length
+    if args.tokens_per_step != whole:
+        nearest = f"{whole} or {whole + args.length}" if whole else str(args.length)
+        raise UserError(
+            f"--tokens-per-step: {args.tokens_per_step} is no multiple of --length {args.length}, which a training "
+            f"needs; give {nearest}"
+        )

@@ -73,3 +73,39 @@ def test_command(data, capsys):
         cli.main([*arguments, "--steps", "500", "--one-epoch"])
     assert ended.value.code == 1
     assert "add text or lower the steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"--tokens-per-step": 65},
+            "--tokens-per-step: 65 is no multiple of --length 16, which a training needs; give 64 or 80",
+        ),
+        ({"--tokens-per-step": 9}, "--tokens-per-step: 9 is no multiple of --length 16"),
+        ({"--length": 0}, "--length: 0 is not a positive number"),
+        ({"--steps": 10**9}, "add text or lower the steps to at most"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_anything_is_counted(data, capsys, monkeypatch, changes, told):
+    monkeypatch.setattr("hwh_core.data.dry_pass.dry_pass", lambda *arguments: pytest.fail("batches were counted"))
+    options = {"--length": 16, "--tokens-per-step": 64, "--seed": 1, "--steps": 3} | changes
+    with pytest.raises(SystemExit) as ended:
+        cli.main(
+            ["batches", str(data.store), "--one-epoch", *map(str, (part for pair in options.items() for part in pair))]
+        )
+    assert ended.value.code == 1
+    assert told in capsys.readouterr().err
+
+
+def test_steps_up_to_the_end_of_the_text_are_counted(data, store, capsys):
+    """The number that a refusal names is one that fits, and the next one does not."""
+    most = BatchLoader(store, 16, 4, seed=1).num_windows // 4
+    arguments = ["batches", str(data.store), "--length", "16", "--tokens-per-step", "64", "--seed", "1", "--one-epoch"]
+    codes = []
+    for steps in (most, most + 1):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([*arguments, "--steps", str(steps)])
+        codes.append(ended.value.code)
+    assert codes == [0, 1]
+    assert f"lower the steps to at most {most}" in capsys.readouterr().err
