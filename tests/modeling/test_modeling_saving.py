@@ -1,6 +1,7 @@
 """A saved model gives the same logits and text in a fresh process, tied and untied; the CPU path never needs fla."""
 
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,21 @@ def test_tied_weights_are_stored_once_and_stay_tied(make_model, tmp_path):
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118 (not a dict)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_the_readmes_lines_open_a_trained_model(make_model, tmp_path):
+    """As they stand there, in a fresh process, with another folder."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    make_model("hwh_std").save_pretrained(tmp_path)
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, []))).save_pretrained(tmp_path)
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    (lines,) = (
+        block for block in re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S) if "hwh_core.modeling" in block
+    )
+    lines, replaced = re.subn(r"^folder = .*$", f"folder = {str(tmp_path)!r}", lines, flags=re.M)
+    assert replaced == 1
+    code = f"{lines}\nprint(type(model).__name__, tokenizer('a')['input_ids'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "HwHForCausalLM [0]\n", done.stderr
