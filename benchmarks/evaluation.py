@@ -280,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         from benchmarks.evaluation_time import task_seconds
 
-        tokenizer = AutoTokenizer.from_pretrained(smollm2)
+        tokenizer = AutoTokenizer.from_pretrained(smollm2, trust_remote_code=False)
         cell = options.samples_per_cell
         figures = task_seconds(options.task, options.architecture, tokenizer, rows, options.quick, cell)
         command += f" --task {options.task} --architecture {options.architecture}"

@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", required=True, choices=("float32", "bfloat16"), help="that of the training")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(options.folder).eval().to(device)
-    tokenizer = AutoTokenizer.from_pretrained(options.folder)
+    model = AutoModelForCausalLM.from_pretrained(options.folder, trust_remote_code=False).eval().to(device)
+    tokenizer = AutoTokenizer.from_pretrained(options.folder, trust_remote_code=False)
     loader = BatchLoader(TokenStore.open(options.held_out), options.length, options.windows, HELD_OUT_SEED)
     with torch.autocast(device, dtype=torch.bfloat16, enabled=options.precision == "bfloat16"):
         found = {
