@@ -3,7 +3,7 @@
 Random weights at the paper's 380M shape, bfloat16, one sequence; then the same context eight times over. Decoding is
 greedy, one token a step in a plain loop, and the host never waits for the card within it. The bytes of both caches are
 held against those that follow from the layers; if they differ by more than 1% the program ends with an error.
-Writes benchmarks/results/decode.json.
+Writes benchmarks/results/decode.json; until its end what is measured stands in decode_part.json.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.recording import Figure, Timing, median_seconds, record
+from benchmarks.recording import Figure, Kept, Kind, Timing, median_seconds
 from hwh_core.architectures import layers_of_shape
 from hwh_core.config import load_preset
 from hwh_core.heads import LayerSpec
@@ -205,16 +205,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("error: benchmarks.decode needs a CUDA device, and torch sees none; --quick also runs on a CPU")
     plan = quick_plan() if options.quick else full_plan()
     device, dtype = ("cuda", torch.bfloat16) if on_cuda else ("cpu", torch.float32)
-    figures: list[Figure] = []
+    command = "python -m benchmarks.decode" + (" --quick" if options.quick else "")
+    kept = Kept(Kind("decode"), command, options.output, fresh=True)
     for architecture in PEER:
         model = build_model(plan.shape, architecture, ROPE_THETA, True, max(plan.lengths), plan.vocab_size, seed=0)
         model = model.to(device, dtype).eval()
         for length in progress(plan.lengths, f"decode, {architecture}", unit="length"):
-            figures += measure(model, architecture, length, plan)
+            kept.add(measure(model, architecture, length, plan))
         del model
-    figures += comparisons(figures, plan, dtype.itemsize)
-    record("decode", figures, "python -m benchmarks.decode" + (" --quick" if options.quick else ""), options.output)
-    check_cache_ratio(figures)
+    kept.add(comparisons(kept.figures, plan, dtype.itemsize))
+    kept.end()
+    check_cache_ratio(kept.figures)
 
 
 if __name__ == "__main__":

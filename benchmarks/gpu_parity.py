@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.recording import Figure, record
+from benchmarks.recording import Figure, record_each
 from hwh_core.heads import GATED_DELTANET, HeadGroup
 from hwh_core.modeling import HwHForCausalLM
 from hwh_core.modeling.attention import attend, visible_keys
@@ -152,9 +153,9 @@ def main() -> None:
         sys.exit("error: benchmarks.gpu_parity needs a CUDA device, and torch sees none")
     if arguments.by_pass_guard:
         hopper_guard(torch.device("cuda")).lift()
-    figures = [*probe(), *delta_net(64, 7, 512), *delta_net(16, 7, 512), *decoding(), *sliding_window()]
+    parts = (probe, partial(delta_net, 64, 7, 512), partial(delta_net, 16, 7, 512), decoding, sliding_window)
     command = "python -m benchmarks.gpu_parity" + (" --by-pass-guard" if arguments.by_pass_guard else "")
-    record("gpu_parity", figures, command, arguments.output)
+    record_each("gpu_parity", (part() for part in parts), command, arguments.output)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 takes any token store of this project. Each of the four architectures at 380M and 1.4B parameters trains for 27 steps
 of 65,536 tokens in a process of its own, with the micro-batches of config/paper.yaml. Writes
-benchmarks/results/paper.json, with ``--only`` a part of it as paper_part.json. Exits with 1 if a case failed or a loss
-did not fall.
+benchmarks/results/paper.json. After each case all so far stands in paper_part.json; a run with ``--only`` goes on with
+that file, which becomes paper.json when all are there, and ``--join A.json B.json`` makes one of parts from several
+machines. Exits with 1 if a case failed or a loss did not fall.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.recording import Figure, record
+from benchmarks.recording import Figure, Kept, Kind, join
 from benchmarks.train import CASE_SECONDS, Result, run_process, summary
 from benchmarks.train_plan import Case, paper_plan
 from hwh_core.data.sources import write_source
+from hwh_core.data.store import TokenStore
 from hwh_core.data.tokenizer import save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
 from hwh_core.progress import progress
+from hwh_core.scripting import UserError
 
 QUICK_TEXT = Path(__file__).parents[1] / "tests" / "fixtures" / "text"
 GIB = 2**30
@@ -49,9 +52,10 @@ def loss_fall(result: Result) -> float:
     return statistics.fmean(curve[:COMPARED_STEPS]) - statistics.fmean(curve[-COMPARED_STEPS:])
 
 
-def figures_of(case: Case, result: Result) -> list[Figure]:
+def figures_of(case: Case, result: Result, store_sha256: str) -> list[Figure]:
     """Figures of one case; share of the peak and memory only on a card."""
     sizes = {"rows": result["rows"], "length": case.length, "vocab_size": result["vocab_size"], "shape": case.shape}
+    sizes |= {"store_sha256": store_sha256}
     left_out = ("tokens_per_second", "rows", "mfu", "peak_memory_bytes")
     detail = {key: value for key, value in result.items() if key not in left_out}
     peak = result["peak_memory_bytes"]
@@ -80,13 +84,23 @@ def complaints(results: Mapping[str, Result]) -> list[str]:
     return failed + flat
 
 
-def run_cases(cases: Sequence[Case], store: Path, quick: bool, seconds: int) -> dict[str, Result]:
-    """Results by case name, one after the other."""
+def kind_of(cases: Sequence[Case]) -> Kind:
+    """What is joined to one result: figures of the same text, until each of ``cases`` is there."""
+    wanted = {f"paper.{case.name}_tokens_per_second" for case in cases}
+    return Kind("paper", ("store_sha256",), complete=lambda figures: wanted <= {figure["id"] for figure in figures})
+
+
+def run_cases(
+    cases: Sequence[Case], store: Path, quick: bool, seconds: int, done: Callable[[Case, Result], None]
+) -> dict[str, Result]:
+    """Results by case name, one after the other; ``done`` is called with each that did not fail."""
     results = {}
     for case in progress(cases, "cases", unit="case"):
         result = run_process(case, case.rows, None, dict(os.environ), quick, seconds, store)
         results[case.name] = result
         print(f"{case.name}: {summary(result)}", file=sys.stderr, flush=True)
+        if "error" not in result:
+            done(case, result)
     return results
 
 
@@ -98,6 +112,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="regular expression: cases whose name it occurs in")
     parser.add_argument("--case-seconds", type=int, default=CASE_SECONDS, help="a case that takes longer is given up")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
     parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
     arguments = parser.parse_args()
     everything = paper_plan(arguments.quick)
@@ -107,17 +122,28 @@ def main() -> int:
     if arguments.list:
         print("\n".join(case.name for case in cases))
         return 0
-    if arguments.store is None and not arguments.quick:
-        parser.error("--store FOLDER is needed (or --quick)")
-    with tempfile.TemporaryDirectory() as folder:
-        store = arguments.store or quick_store(Path(folder))
-        results = run_cases(cases, store.resolve(), arguments.quick, arguments.case_seconds)
-    figures = [f for case in cases if "error" not in results[case.name] for f in figures_of(case, results[case.name])]
-    if figures:
-        # Where the store lay on one machine says nothing to another.
-        given = ["STORE" if value == str(arguments.store) else value for value in sys.argv[1:]]
-        name = "paper" if len(cases) == len(everything) else "paper_part"
-        record(name, figures, "python -m benchmarks.paper " + " ".join(given), arguments.output)
+    if arguments.store is None and not arguments.quick and arguments.join is None:
+        parser.error("--store FOLDER is needed (or --quick, or --join)")
+    kind = kind_of(everything)
+    # Where the store lay on one machine says nothing to another.
+    given = ["STORE" if value == str(arguments.store) else value for value in sys.argv[1:]]
+    command, whole = "python -m benchmarks.paper " + " ".join(given), len(cases) == len(everything)
+    try:
+        if arguments.join:
+            join(kind, "paper", arguments.join, arguments.output)
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            store = (arguments.store or quick_store(Path(folder))).resolve()
+            sha256 = TokenStore.open(store).sha256
+            kept = Kept(kind, command, arguments.output, fresh=whole, sizes={"store_sha256": sha256})
+            results = run_cases(
+                cases, store, arguments.quick, arguments.case_seconds,
+                lambda case, result: kept.add(figures_of(case, result, sha256)),
+            )  # fmt: skip
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    kept.end()
     failures = complaints(results)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)

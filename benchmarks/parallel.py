@@ -3,7 +3,8 @@
 One step is the same in all measurements, 524,288 tokens in micro-batches of 65,536, shared out among the devices, so
 that the time for averaging gradients is set against what the paper's training has of it. Alone, the step is recorded
 as CUDA graphs, as a training of one process does. Each measurement is started anew, by torchrun where it has several
-processes. Writes benchmarks/results/parallel.json. Exits with 1 if a measurement failed.
+processes. Writes benchmarks/results/parallel.json; until its end what is measured stands in parallel_part.json. Exits
+with 1 if a measurement failed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, record
+from benchmarks.recording import Figure, Kept, Kind
 from benchmarks.train import ROOT, summary, visible_devices
 from benchmarks.train_plan import Case, parallel_case
 
@@ -124,14 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if case.rows % options.devices:
         parser.error(f"--devices {options.devices}: a step of {case.rows} sequences cannot be split evenly")
     devices = visible_devices(0, options.devices)
+    line = "python -m benchmarks.parallel " + " ".join(sys.argv[1:] if arguments is None else arguments)
+    kept = Kept(Kind("parallel"), line.strip(), options.output, fresh=True)
     results = {}
     for way in (ALONE, *options.ways):
         results[way] = start(way, devices, options.quick, options.architecture, options.case_seconds)
         print(f"{way}: {summary(results[way])}", file=sys.stderr, flush=True)
-    figures = figures_of(case, results)
-    if figures:
-        line = "python -m benchmarks.parallel " + " ".join(sys.argv[1:] if arguments is None else arguments)
-        record("parallel", figures, line.strip(), options.output)
+        kept.add(figures_of(case, results))
+    kept.end()
     return int(any("error" in result for result in results.values()))
 
 

@@ -12,6 +12,7 @@ import argparse
 import itertools
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.recording import Figure, median_seconds, record
+from benchmarks.recording import Figure, median_seconds, record, record_each
 from hwh_kernels import rfis_rpd as dispatcher
 from hwh_kernels.rfis_rpd import rfis_rpd
 from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
@@ -331,13 +332,13 @@ def main() -> None:
     if arguments.sweep:
         sweep(sizes, 3)
     lengths = (1024, 2048) if arguments.quick else (8192, 32768, 131072)
-    figures = [
-        *kernel_figures(sizes, repeats),
-        *agreement_figures(sizes),
-        *length_figures(sizes, lengths),
-        *model_figures(arguments.quick),
-    ]
-    record("probe", figures, command, arguments.output)
+    parts = (
+        partial(kernel_figures, sizes, repeats),
+        partial(agreement_figures, sizes),
+        partial(length_figures, sizes, lengths),
+        partial(model_figures, arguments.quick),
+    )
+    record_each("probe", (part() for part in parts), command, arguments.output)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@
 takes any folder of this project with token stores train and held_out and their tokenizer. Each architecture is trained
 by scripts/train.py on the same batches, stopped by SIGTERM a little after half of its steps and started again; its
 exported folder is then opened in a fresh process, which writes text and computes the held-out loss again. Writes
-benchmarks/results/short_run.json and, beside it, the loss curves as short_run.png; with one architecture a part of it
-as short_run_part.json, and ``--join A.json B.json`` makes one of parts from two cards. Exits with 1 if anything did not
-go as it should.
+benchmarks/results/short_run.json and, beside it, the loss curves as short_run.png. After each architecture all so far
+stands in short_run_part.json; a run of one goes on with that file, which becomes short_run.json when both are there,
+and ``--join A.json B.json`` makes one of parts from two cards. Exits with 1 if anything did not go as it should.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper import QUICK_TEXT
-from benchmarks.recording import Figure, card, record, result_path, write_result
-from benchmarks.short_run_report import complaints, draw, figures_of, joined, with_difference
+from benchmarks.recording import Kept, join, read_result
+from benchmarks.short_run_report import COMPARED, KIND, complaints, draw, figures_of, sizes_of
 from benchmarks.short_run_training import (
     STEPS,
     Result,
@@ -44,8 +44,6 @@ from hwh_core.data.tokenizer import save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
 from hwh_core.scripting import UserError
 
-# The hybrid and what it is held against.
-COMPARED = ("hwh_std", "transformer")
 # More than twice what a whole training takes on an H200; each of its two parts and the fresh process may take so long.
 CASE_SECONDS = 900
 # Stories of the smoke preset's text that `--quick` holds out.
@@ -120,12 +118,10 @@ def command_line(arguments: Sequence[str], options: argparse.Namespace) -> str:
     return " ".join(["python -m benchmarks.short_run", *(names.get(value, value) for value in arguments)])
 
 
-def join(options: argparse.Namespace) -> int:
-    """Write one result and drawing of part files."""
-    result = joined(options.join)
-    path = write_result("short_run", result, options.output)
+def draw_beside(path: Path) -> None:
+    """Draw the loss curves of a result file to a .png file beside it."""
+    result = read_result(path)
     draw(result["figures"], path.with_suffix(".png"), result["card"])
-    return 0
 
 
 def measure(options: argparse.Namespace, command: str) -> int:
@@ -133,24 +129,22 @@ def measure(options: argparse.Namespace, command: str) -> int:
     names = list(dict.fromkeys(options.architectures))
     size = "quick" if options.quick else "380m"
     settings = {name: settings_of(name, options.quick, options.steps, options.learning_rate) for name in names}
-    figures: list[Figure] = []
     failures: list[str] = []
-    done: list[str] = []
     with work_folder(options.work, names) as folder:
         stores = Stores.of(quick_data(folder / "data") if options.store is None else options.store)
         store = TokenStore.open(stores.train)
+        sizes = sizes_of(settings[names[0]], store)
+        kept = Kept(KIND, command, options.output, fresh=set(COMPARED) <= set(names), sizes=sizes)
         for name in names:
             result = run_architecture(settings[name], stores, folder / name, options.case_seconds)
             if "error" in result:
                 failures.append(f"{name}: {result['error']}")
                 continue
-            done.append(name)
-            figures += figures_of(size, settings[name], result, store)
+            kept.add(figures_of(size, settings[name], result, store))
             failures += complaints(name, result)
-    if figures:
-        result_name = "short_run" if set(COMPARED) <= set(done) else "short_run_part"
-        record(result_name, with_difference(figures, size), command, options.output)
-        draw(figures, result_path(result_name, options.output).with_suffix(".png"), card())
+    path = kept.end()
+    if path is not None:
+        draw_beside(path)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -177,7 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.store is None and not options.quick and options.join is None:
         parser.error("--store FOLDER is needed (or --quick, or --join)")
     try:
-        return join(options) if options.join else measure(options, command_line(arguments, options))
+        if not options.join:
+            return measure(options, command_line(arguments, options))
+        draw_beside(join(KIND, "short_run", options.join, options.output))
+        return 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

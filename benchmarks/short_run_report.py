@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure
-from benchmarks.short_run_training import Result, RunError
+from benchmarks.recording import Figure, Kind
+from benchmarks.short_run_training import Result
 from hwh_core.data.store import TokenStore
-from hwh_core.files import atomic_write, read_json
+from hwh_core.files import atomic_write
 from hwh_core.reporting.selection import ARCHITECTURE_TITLES
 from hwh_core.reporting.style import METADATA, TEXT_WIDTH, colour_of, use_style
 
@@ -18,7 +18,11 @@ CURVE_POINTS = 150
 # Nats. Sums of bfloat16 products in another order move a mean over thousands of tokens by less than a tenth of this;
 # a weight that is lost or swapped moves it by more.
 AGREEMENT = 0.01
+# The hybrid and what it is held against.
+COMPARED = ("hwh_std", "transformer")
 HELD_OUT, DIFFERENCE = "held_out_loss", "hwh_std_minus_transformer_held_out_loss"
+ALIKE_MODEL = ("shape", "rope_theta", "qk_norm", "length", "seed")
+ALIKE = (*ALIKE_MODEL, "training", "vocab_size", "store_tokens", "store_sha256")
 LINE_STYLES = ("-", "--", ":", "-.")
 
 
@@ -32,16 +36,19 @@ def thinned(losses: Sequence[float], points: int = CURVE_POINTS) -> list[tuple[f
     ]
 
 
-def figures_of(size: str, settings: Mapping[str, Any], result: Result, store: TokenStore) -> list[Figure]:
-    """Figures of one architecture; ``sizes`` are equal for all that trained on the same batches in the same way."""
-    model, training, metrics = settings["model"], settings["training"], result["metrics"]
-    name = model["architecture"]
-    sizes = {key: model[key] for key in ("shape", "rope_theta", "qk_norm", "length", "seed")} | {
-        "training": training,
+def sizes_of(settings: Mapping[str, Any], store: TokenStore) -> dict[str, Any]:
+    """What is equal for all that train on the same batches in the same way."""
+    return {key: settings["model"][key] for key in ALIKE_MODEL} | {
+        "training": settings["training"],
         "vocab_size": store.vocab_size,
         "store_tokens": store.index["tokens"],
         "store_sha256": store.sha256,
     }
+
+
+def figures_of(size: str, settings: Mapping[str, Any], result: Result, store: TokenStore) -> list[Figure]:
+    """Figures of one architecture."""
+    name, metrics, sizes = settings["model"]["architecture"], result["metrics"], sizes_of(settings, store)
     kept = ("parameters", "held_out_windows", "compiled", "cuda_graph", "delta_net_backend", "mfu", "peak_memory_bytes")
     detail = {
         "architecture": name,
@@ -73,13 +80,19 @@ def held_out_figures(figures: Sequence[Figure]) -> dict[str, Figure]:
     return {figure["detail"]["architecture"]: figure for figure in figures if "loss_curve" in figure.get("detail", {})}
 
 
-def with_difference(figures: Sequence[Figure], size: str) -> list[Figure]:
+def with_difference(figures: Sequence[Figure]) -> list[Figure]:
     """The figures, and first the difference of the two held-out losses where both are there."""
-    found = held_out_figures(figures)
-    if not {"hwh_std", "transformer"} <= set(found):
-        return list(figures)
+    measured = [figure for figure in figures if not figure["id"].endswith(DIFFERENCE)]
+    found = held_out_figures(measured)
+    if not set(COMPARED) <= set(found):
+        return measured
     value = found["hwh_std"]["value"] - found["transformer"]["value"]
-    return [{"id": f"short_run.{size}_{DIFFERENCE}", "value": value, "unit": "nats/token", "against": None}, *figures]
+    name = found["hwh_std"]["id"].removesuffix(f"hwh_std_{HELD_OUT}") + DIFFERENCE
+    return [{"id": name, "value": value, "unit": "nats/token", "against": None}, *measured]
+
+
+# What is joined to one result: architectures that trained on the same batches, until those compared are there.
+KIND = Kind("short_run", ALIKE, with_difference, lambda figures: set(COMPARED) <= set(held_out_figures(figures)))
 
 
 def complaints(name: str, result: Result) -> list[str]:
@@ -95,46 +108,6 @@ def complaints(name: str, result: Result) -> list[str]:
             f"in its training, expected at most {AGREEMENT} between them"
         )
     return found
-
-
-def joined(paths: Sequence[Path]) -> dict[str, Any]:
-    """One result of several part files. Raises :class:`RunError` if they do not belong together."""
-    parts = [_part(path) for path in paths]
-    first, seen, figures = parts[0], {}, []
-    for path, part in zip(paths, parts, strict=True):
-        for key in ("card", "versions"):
-            if part[key] != first[key]:
-                raise RunError(f"--join: {path} has another {key} than {paths[0]}; join parts of one kind of machine")
-        own, sizes = held_out_figures(part["figures"]), _sizes(first)
-        for name in own:
-            if name in seen:
-                raise RunError(f"--join: {name} stands in {seen[name]} and in {path}; give each architecture once")
-            seen[name] = path
-        differing = [key for key, value in _sizes(part).items() if value != sizes.get(key)]
-        if differing:
-            raise RunError(
-                f"--join: {path} has another {differing[0]} than {paths[0]}; their losses cannot be compared, so run "
-                "one of them again with the settings and the store of the other"
-            )
-        # That of a part that holds both is made again.
-        figures += [figure for figure in part["figures"] if not figure["id"].endswith(DIFFERENCE)]
-    size = figures[0]["id"].split(".")[1].split("_")[0]
-    dates, commands = [part["date"] for part in parts], [part["command"] for part in parts]
-    return first | {"date": max(dates), "command": "; ".join(commands), "figures": with_difference(figures, size)}
-
-
-def _sizes(part: Mapping[str, Any]) -> dict[str, Any]:
-    return next(iter(held_out_figures(part["figures"]).values()))["sizes"]
-
-
-def _part(path: Path) -> dict[str, Any]:
-    try:
-        part = read_json(path)
-        if held_out_figures(part["figures"]):
-            return part
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise RunError(f"--join {path}: expected a result file of benchmarks.short_run")
 
 
 def draw(figures: Sequence[Figure], path: Path, card: str) -> None:

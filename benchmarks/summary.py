@@ -71,7 +71,15 @@ TARGETS = (
     Target("the same in float64", f"{DIFFERENCE}_to_hflm_float64", "<=", 1e-6),
     Target("log-likelihood of an answer, nats", "eval.smollm2_max_log_likelihood_difference_to_hflm", "<=", 1e-3),
     Target("eight tasks and articles, time of HFLM over ours", "eval.speedup_over_hflm", ">=", 1.5),
-    Target("tokens by which needle prompts fall short of their length", "niah.fill_error_tokens", "<=", None),
+    *(
+        Target(f"lm-eval's HFLM over ours at 380M, {what}", f"eval.380m_{name}speedup_over_hflm", ">=", None)
+        for what, name in (("eight tasks and articles", ""), ("hellaswag", "hellaswag_"), ("articles", "articles_"))
+    ),
+    Target("tokens by which needle prompts fall short of their length, single_2", "niah.fill_error_tokens", "<=", None),
+    *(
+        Target(f"the same, {variant}", f"niah.fill_error_tokens_{variant}", "<=", None)
+        for variant in ("single_1", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue", "multiquery")
+    ),
 )  # fmt: skip
 
 

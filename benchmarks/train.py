@@ -1,8 +1,10 @@
 """Training speed of all architectures at several sizes, beside peers; and that faster ways give the same loss curve.
 
 Each case runs in a process of its own (:mod:`benchmarks.train_case`), on one device or spread over several; one that
-fails is reported and costs no other. Writes benchmarks/results/train.json, with ``--only`` or ``--agreement`` a part
-of it as train_part.json. Exits with 1 if a case failed or a loss curve left its bound.
+fails is reported and costs no other. Writes benchmarks/results/train.json. After each case all so far stands in
+train_part.json; a run with ``--only`` or ``--agreement`` goes on with that file, which becomes train.json when all are
+there, and ``--join A.json B.json`` makes one of parts from several machines. Exits with 1 if a case failed or a loss
+curve left its bound.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, record
+from benchmarks.recording import Figure, Kept, Kind, join
 from benchmarks.train_agreement import BOUNDS
 from benchmarks.train_plan import PEER_VARIANTS, Case, plan
+from hwh_core.files import write_json
 from hwh_core.progress import progress
+from hwh_core.scripting import UserError
 
 ROOT = Path(__file__).parents[1]
 CASE_SECONDS = 500
+# Ends the ids of the figures that comparisons are made of.
+SPEED = "_tokens_per_second"
 Result = dict[str, Any]
 # id after "train.": (case, figure of its result, case to divide by, bound). Ratios are of tokens a second.
 COMPARISONS: dict[str, tuple[str, str, str | None, float]] = {
@@ -102,15 +108,24 @@ def run_case(case: Case, device: str | None, quick: bool, seconds: int) -> Resul
 
 
 def run_cases(
-    cases: Sequence[Case], devices: Sequence[str | None], quick: bool, keep: Path | None, seconds: int
+    cases: Sequence[Case],
+    devices: Sequence[str | None],
+    quick: bool,
+    keep: Path | None,
+    seconds: int,
+    done: Callable[[Case, Result], None],
 ) -> dict[str, Result]:
-    """Results by case name, the cases shared out among ``devices``; those found in folder ``keep`` are not rerun."""
+    """Results by case name, the cases shared out among ``devices``; those found in folder ``keep`` are not rerun.
+
+    ``done`` is called with each that did not fail.
+    """
     results: dict[str, Result] = {}
     waiting = []
     for case in cases:
         kept = None if keep is None else keep / f"{case.name}.json"
         if kept is not None and kept.is_file():
             results[case.name] = json.loads(kept.read_text(encoding="utf-8"))
+            done(case, results[case.name])
         else:
             waiting.append(case)
     free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -129,9 +144,10 @@ def run_cases(
         for future in progress(as_completed(futures), "cases", total=len(futures), unit="case"):
             case, result = future.result()
             results[case.name] = result
-            if keep is not None and "error" not in result:
-                keep.mkdir(parents=True, exist_ok=True)
-                (keep / f"{case.name}.json").write_text(json.dumps(result), encoding="utf-8")
+            if "error" not in result:
+                if keep is not None:
+                    write_json(keep / f"{case.name}.json", result)
+                done(case, result)
             print(f"{case.name}: {summary(result)}", file=sys.stderr, flush=True)
     return results
 
@@ -196,15 +212,31 @@ def agreement_figures(case: Case, result: Result) -> list[Figure]:
     ]
 
 
-def figures_of(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Figure]:
-    """All figures that the results allow, comparisons first."""
-    figures = [figure for name in COMPARISONS if (figure := comparison_figure(name, results)) is not None]
-    for case in cases:
-        result = results[case.name]
-        if "error" in result:
-            continue
-        figures += agreement_figures(case, result) if case.kind == "agreement" else [speed_figure(case, result)]
-    return figures
+def with_comparisons(figures: Sequence[Figure]) -> list[Figure]:
+    """The figures of cases, and first the comparisons that they allow."""
+    compared = {f"train.{name}" for name in COMPARISONS}
+    measured = [figure for figure in figures if figure["id"] not in compared]
+    results = {
+        figure["id"].removeprefix("train.").removesuffix(SPEED): figure["detail"] | {SPEED[1:]: figure["value"]}
+        for figure in measured
+        if figure["id"].endswith(SPEED)
+    }
+    return [*filter(None, (comparison_figure(name, results) for name in COMPARISONS)), *measured]
+
+
+def kind_of(cases: Sequence[Case]) -> Kind:
+    """What is joined to one result, until each of ``cases`` is there."""
+
+    def complete(figures: Sequence[Figure]) -> bool:
+        ids = [figure["id"] for figure in figures]
+        return all(any(one.startswith(f"train.{case.name}_") for one in ids) for case in cases)
+
+    return Kind("train", derive=with_comparisons, complete=complete)
+
+
+def figures_of(case: Case, result: Result) -> list[Figure]:
+    """Figures of one case."""
+    return agreement_figures(case, result) if case.kind == "agreement" else [speed_figure(case, result)]
 
 
 def complaints(cases: Sequence[Case], results: Mapping[str, Result]) -> list[str]:
@@ -244,6 +276,7 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, help="folder of results by case: kept there, and not measured again")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
     parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
     arguments = parser.parse_args()
     everything = plan(arguments.quick)
@@ -257,12 +290,22 @@ def main() -> int:
     if arguments.list:
         print("\n".join(case.name for case in cases))
         return 0
+    kind, command = kind_of(everything), "python -m benchmarks.train " + " ".join(sys.argv[1:])
+    whole = len(cases) == len(everything)
+    try:
+        if arguments.join:
+            join(kind, "train", arguments.join, arguments.output)
+            return 0
+        kept = Kept(kind, command, arguments.output, fresh=whole)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     devices = visible_devices(arguments.device_index, arguments.devices)
-    results = run_cases(cases, devices, arguments.quick, arguments.keep, arguments.case_seconds)
-    name = "train" if len(cases) == len(everything) else "train_part"
-    figures = figures_of(cases, results)
-    if figures:
-        record(name, figures, "python -m benchmarks.train " + " ".join(sys.argv[1:]), arguments.output)
+    results = run_cases(
+        cases, devices, arguments.quick, arguments.keep, arguments.case_seconds,
+        lambda case, result: kept.add(figures_of(case, result)),
+    )  # fmt: skip
+    kept.end(whole)
     failures = complaints(cases, results)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)

@@ -86,7 +86,8 @@ def parts(result, folder):
         figures = [figure for figure in result["figures"] if figure["id"].startswith(f"{ID}{name}_")]
         figures = [figure for figure in figures if "minus" not in figure["id"]]
         path = folder / f"{name}.json"
-        path.write_text(json.dumps(result | {"card": "some card", "command": name, "figures": figures}))
+        command = f"python -m benchmarks.short_run --architectures {name}"
+        path.write_text(json.dumps(result | {"card": "some card", "command": command, "figures": figures}))
         yield path
 
 
@@ -95,7 +96,8 @@ def test_parts_of_two_cards_make_the_whole(result, tmp_path, capsys):
     assert short_run.main(["--join", *given, "--output", str(tmp_path / "whole")]) == 0
     whole = json.loads((tmp_path / "whole" / "short_run.json").read_text())
     assert values(whole) == values(result)
-    assert (whole["card"], whole["command"]) == ("some card", "hwh_std; transformer")
+    commands = "; ".join(json.loads(Path(path).read_text())["command"] for path in given)
+    assert (whole["card"], whole["command"]) == ("some card", commands)
     assert "short_run on some card" in capsys.readouterr().out
     assert (tmp_path / "whole" / "short_run.png").stat().st_size > 10_000
 
@@ -112,10 +114,10 @@ def test_parts_that_do_not_belong_together_are_refused(result, tmp_path, capsys,
         expected = f"{second} has another card than {first}"
     elif damage == "twice":
         content = json.loads(first.read_text())
-        expected = f"hwh_std stands in {first} and in {second}"
+        expected = f"{ID}hwh_std_held_out_loss stands in {first} and in {second}"
     else:
-        content["figures"] = [{"id": "probe.speed", "value": 1.0}]
-        expected = f"--join {second}: expected a result file"
+        content |= {"command": "python -m benchmarks.probe", "figures": [{"id": "probe.speed", "value": 1.0}]}
+        expected = f"--join: {second}: expected a result file"
     second.write_text(json.dumps(content))
     if damage == "absent":
         second.unlink()

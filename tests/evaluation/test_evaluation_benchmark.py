@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from benchmarks import evaluation, evaluation_time
+import pytest
+import torch
+
+from benchmarks import evaluation, evaluation_time, evaluation_wrappers, recording
 from benchmarks.evaluation import ARTICLES, Plan, Run
+from hwh_core.evaluation.ruler_source import ruler_tasks
+from hwh_core.scripting import UserError
 
 PLAN = Plan(
     agreement_rows=2, timed_rows=2, repeats=1, batch_tokens=2048, lengths=(256,), depths=(0, 100)
@@ -14,11 +19,11 @@ PLAN = Plan(
 
 @pytest.fixture
 def small(monkeypatch, prose):
-    for module in (evaluation, evaluation_time):
+    for module in (evaluation, evaluation_time, evaluation_wrappers):
         monkeypatch.setattr(module, "prose", lambda rows: prose)
     monkeypatch.setattr(evaluation, "TASKS", ("piqa", ARTICLES))
     monkeypatch.setattr(evaluation, "AGREEMENT_TASKS", ("piqa", ARTICLES))
-    monkeypatch.setattr(evaluation, "ROLLING_WINDOW", 256)
+    monkeypatch.setattr(evaluation_wrappers, "ROLLING_WINDOW", 256)
 
 
 def test_scores_and_times_of_both_wrappers_become_figures(small, tiny_llama, tokenizer, rows_folder):
@@ -50,23 +55,155 @@ def test_a_difference_is_found_and_named():
         evaluation.check([figure])
 
 
-def test_fill_error_of_a_grid(small, tokenizer, rows_folder):
-    (figure,) = evaluation.fill(tokenizer, rows_folder, PLAN._replace(lengths=(400,)))
-    assert figure["id"] == "niah.fill_error_tokens"
-    assert figure["sizes"]["prompts"] == 2
-    assert 0 <= figure["detail"]["least"] <= figure["value"] < 20
+@pytest.mark.parametrize(
+    ("ours", "control", "accepted"),
+    [
+        (1e-7, 0.0, True),
+        (2e-6, 0.0, False),
+        (4.19e-6, 4.17e-6, True),
+        (6e-6, 4.17e-6, False),
+        (float("nan"), 1.0, False),
+    ],
+)
+def test_a_float32_score_beyond_its_bound_is_refused(ours, control, accepted):
+    """Beyond what lm-eval's wrapper differs by from itself in the same task; another task's control is no excuse."""
+
+    def task(value):
+        return {"accuracy": 0.0, "perplexity": value, "log_likelihood": 1.0}
+
+    detail = {"float32": {"a": task(ours), "b": task(0.0)}, "hflm_batch_sizes": {"a": task(control), "b": task(1.0)}}
+    figure = {"id": evaluation.RELATIVE, "value": ours, "unit": "relative", "against": 1e-6, "detail": detail}
+    if accepted:
+        evaluation.check([figure])
+        return
+    with pytest.raises(SystemExit, match=r"difference_to_hflm = .* relative, accepted: at most 1e-06"):
+        evaluation.check([figure])
+
+
+def test_the_committed_scores_are_within_their_bounds():
+    evaluation.check(json.loads((recording.RESULTS / "evaluation.json").read_text())["figures"])
+
+
+def test_fill_error_of_a_grid_of_each_kind(small, tokenizer, rows_folder):
+    """Of the paper's variant under the id that it always had; a whole needle is a larger unit than a word."""
+    found = {f["id"]: f for f in evaluation.fill(tokenizer, rows_folder, PLAN._replace(lengths=(1000,)))}
+    name = "niah.fill_error_tokens"
+    assert set(found) == {name} | {f"{name}_{variant}" for variant in ruler_tasks() if variant != "single_2"}
+    assert len(found) == 8
+    for figure in found.values():
+        assert figure["sizes"]["prompts"] == 2
+        assert 0 <= figure["detail"]["least"] <= figure["value"]
+    assert found[name]["detail"]["variant"] == "single_2"
+    assert found[name]["value"] < 20
+    assert "line with a needle" in found[f"{name}_multikey_3"]["against"]
+    assert "sentence" in found[f"{name}_single_1"]["against"]
+
+
+def test_fill_alone_leaves_the_other_figures_as_measured(tmp_path):
+    """Unless the file is of another machine or of other grids, which is said before anything is measured."""
+    path = tmp_path / "evaluation.json"
+    sizes = {"prompts": 2, "lengths": 1, "depths": 2}
+    old = {"id": "niah.fill_error_tokens", "value": 7, "unit": "tokens", "against": None, "sizes": sizes}
+    other = {"id": "eval.speedup_over_hflm", "value": 1.5, "unit": "times", "against": None}
+    content = recording.content_of([old, other], "python -m benchmarks.evaluation")
+    path.write_text(json.dumps(content))
+    new = [old | {"value": 8}, old | {"id": "niah.fill_error_tokens_single_1", "value": 21}]
+    made = evaluation.with_fill(path, new, "python -m benchmarks.evaluation --fill")
+    assert made["figures"] == [new[0], other, new[1]]
+    assert made["command"] == "python -m benchmarks.evaluation; python -m benchmarks.evaluation --fill"
+    with pytest.raises(UserError, match="this run has another lengths than"):
+        evaluation.with_fill(path, [old | {"sizes": sizes | {"lengths": 15}}], "")
+    path.write_text(json.dumps(content | {"card": "some card"}))
+    with pytest.raises(UserError, match="this run has another card than"):
+        evaluation.with_fill(path, [], "")
 
 
 def test_one_command_measures_one_task_or_the_grid(small, tokenizer, rows_folder):
-    for name, counted in (("piqa", {"rows": 2}), ("niah", {"prompts": 2, "longest": 256})):
-        (figure,) = evaluation_time.task_seconds(name, "hwh_std", tokenizer, rows_folder, quick=True)
+    for name, counted in (
+        ("piqa", {"rows": 2}), ("articles", {"rows": 2}), ("niah", {"prompts": 2, "longest": 256})
+    ):  # fmt: skip
+        ((figure, *compared),) = evaluation_time.task_times(name, "hwh_std", tokenizer, rows_folder, quick=True)
         assert figure["id"] == f"eval.quick_{name}_s"
         assert figure["value"] > 0
         assert counted.items() <= figure["sizes"].items()
-    (figure,) = evaluation_time.task_seconds("niah", "hwh_std", tokenizer, rows_folder, quick=True, samples_per_cell=2)
+        assert [one["id"] for one in compared] == [f"eval.quick_{name}_speedup_over_hflm"] * (name != "niah")
+    options = {"quick": True, "samples_per_cell": 2}
+    (((figure,)),) = evaluation_time.task_times("niah", "hwh_std", tokenizer, rows_folder, **options)
     assert figure["sizes"]["prompts"] == 4
     with pytest.raises(SystemExit, match="--task riddles: no rows of it"):
-        evaluation_time.task_seconds("riddles", "hwh_std", tokenizer, rows_folder, quick=True)
+        list(evaluation_time.task_times("riddles", "hwh_std", tokenizer, rows_folder, quick=True))
+
+
+@pytest.mark.parametrize("name", ["lambada_openai", "piqa", ARTICLES])
+def test_lm_evals_wrapper_scores_the_same_rows_of_our_model(small, tokenizer, rows_folder, name):
+    """In float32 here, as ours; texts begin after the same token."""
+    ((_, figure),) = evaluation_time.task_times(name, "hwh_std", tokenizer, rows_folder, quick=True)
+    assert figure["sizes"]["rows"] == 2
+    assert figure["detail"]["max_log_likelihood_difference"] < 1e-3
+    assert figure["value"] == pytest.approx(figure["detail"]["hflm_s"] / figure["detail"]["ours_s"])
+    assert figure["detail"]["hflm_s"] == min(figure["detail"]["hflm_s_by_batch_size"].values())
+    assert figure["detail"]["precision"] == "matrix products in float32 over weights in float32, both wrappers"
+
+
+def test_lm_evals_wrapper_runs_in_the_precision_of_ours(tiny_llama, tokenizer, monkeypatch):
+    assert evaluation_wrappers.peer(tiny_llama, tokenizer, 8).mixed_precision_dtype is None
+    monkeypatch.setattr("hwh_core.evaluation.inference.precision", lambda device: "bfloat16")
+    assert evaluation_wrappers.peer(tiny_llama, tokenizer, 8).mixed_precision_dtype == torch.bfloat16
+
+
+def ratio(task, ours, hflm, rows, available):
+    sizes = {"architecture": "hwh_std", "scale": "380M", "batch_tokens": 1, "rows": rows}
+    detail = {"rows_available": available, "ours_s": ours, "hflm_s": hflm, "precision": "x"}
+    name = f"eval.380m_{task}_speedup_over_hflm"
+    return {"id": name, "value": hflm / ours, "unit": "times", "against": "", "sizes": sizes, "detail": detail}
+
+
+def test_the_time_of_all_tasks_is_scaled_to_all_their_rows():
+    figures = [ratio("piqa", 1.0, 2.0, 10, 20), ratio(ARTICLES, 1.0, 4.0, 10, 100)]
+    assert evaluation_time.with_total(figures[:1], ["piqa", ARTICLES]) == figures[:1]
+    total, *rest = evaluation_time.with_total(figures, ["piqa", ARTICLES])
+    assert (total["id"], rest) == ("eval.380m_speedup_over_hflm", figures)
+    assert total["value"] == pytest.approx((2 * 2 + 10 * 4) / (2 + 10))
+    assert evaluation_time.with_total([total, *figures], ["piqa", ARTICLES]) == [total, *figures], "made anew"
+
+
+def test_all_tasks_keep_what_is_measured_and_join_to_the_whole(small, tokenizer, rows_folder, tmp_path, monkeypatch):
+    """A run cut off in its second task has its first on the disk; single tasks make up for the rest."""
+    monkeypatch.setattr(evaluation_time, "task_names", lambda rows: ["piqa"])
+    own = evaluation_time._task
+
+    def cut(name, *rest):
+        if name == ARTICLES:
+            raise KeyboardInterrupt
+        return own(name, *rest)
+
+    def times(name):
+        command = f"python -m benchmarks.evaluation --task {name}"
+        return evaluation_time.record_times(
+            name, "hwh_std", tokenizer, rows_folder, True, None, command, tmp_path
+        )  # fmt: skip
+
+    monkeypatch.setattr(evaluation_time, "_task", cut)
+    with pytest.raises(KeyboardInterrupt):
+        times("all")
+    part = tmp_path / "evaluation_time_all_part.json"
+    ids = [figure["id"] for figure in json.loads(part.read_text())["figures"]]
+    assert ids == ["eval.quick_piqa_s", "eval.quick_piqa_speedup_over_hflm"]
+    assert not (tmp_path / "evaluation_time_all.json").exists()
+    monkeypatch.setattr(evaluation_time, "_task", own)
+    parts = [part]
+    for name in (ARTICLES, "niah"):
+        times(name)
+        parts.append(tmp_path / f"evaluation_time_{name}.json")
+    kind = evaluation_time.kind_of("all", ["piqa"])
+    assert recording.join(kind, "evaluation", parts[:2], tmp_path).name == "evaluation_time_all_part.json"
+    whole = recording.join(kind, "evaluation", [part, parts[2]], tmp_path)
+    assert whole.name == "evaluation_time_all.json"
+    found = json.loads(whole.read_text())["figures"]
+    assert [figure["id"] for figure in found] == [
+        "eval.quick_speedup_over_hflm", *ids, "eval.quick_articles_s", "eval.quick_articles_speedup_over_hflm",
+        "eval.quick_niah_s",
+    ]  # fmt: skip
 
 
 def test_the_number_of_needles_is_refused_where_it_says_nothing(capsys):

@@ -162,7 +162,7 @@ def test_figures_of_a_card_and_a_loss_that_does_not_fall():
     curve = [10.0] * 27
     result = {"tokens_per_second": 1.0, "rows": 32, "vocab_size": 9, "mfu": 0.4, "peak_memory_bytes": 2**31}
     result["loss_curve"] = curve
-    values = {figure["id"]: figure["value"] for figure in paper.figures_of(case, result)}
+    values = {figure["id"]: figure["value"] for figure in paper.figures_of(case, result, "0")}
     assert values["paper.380m_transformer_mfu"] == 0.4
     assert values["paper.380m_transformer_peak_gib"] == 2
     assert paper.complaints({"a": result, "b": {"error": "no memory"}}) == [
