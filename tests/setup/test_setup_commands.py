@@ -87,7 +87,7 @@ def test_every_command_has_help_options_and_run(name, capsys):
     assert callable(getattr(sys.modules[f"hwh_core.commands.{name}"], "run", None))
 
 
-@pytest.mark.parametrize("name", ["band", "report", "verify"])
+@pytest.mark.parametrize("name", ["band", "onset", "report", "verify"])
 def test_light_commands_do_not_import_torch(name):
     call = f"cli.main(['{name}', '--help'])"
     program = f"import sys; from hwh_core import cli\ntry: {call}\nfinally: print(sorted(sys.modules))"
