@@ -10,7 +10,7 @@ from hwh_core.files import atomic_directory
 from hwh_core.scripting import UserError, run
 
 KEPT = (
-    "claims.json", "claims.md", "synthetic.json", "figures/*.png", "figures/*.csv", "tables/*",
+    "claims.json", "claims.md", "synthetic.json", "onset/*", "figures/*.png", "figures/*.csv", "tables/*",
     "data/documents/documents.json", "controlled/*/band.json", "controlled/*/metrics.json",
     "controlled/*/probe_x*.json",
     "pretrained/*/*.json", "pretrained/*/heads.csv", "pretrained/*/causal_summary.csv",
@@ -21,7 +21,7 @@ KEPT = (
 # Where no weights are kept these are all that a model leaves: figures and the ledger can be made from them again.
 CHAINS_KEPT = (
     "controlled/*/probe_x1.npz", "controlled/*/curve.csv", "controlled/*/curve_maps.csv",
-    "hwh/*/*/head_influence*.csv", "hwh/*/*/niah.csv", "hwh/*/*/rope_heads.json",
+    "hwh/*/*/head_influence*.csv", "hwh/*/*/niah.csv", "hwh/*/*/rope_heads.json", "pretrained/*/*.npz",
 )  # fmt: skip
 
 
