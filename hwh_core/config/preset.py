@@ -18,7 +18,11 @@ from .pretrained import PretrainedConfig
 class TargetsConfig(Strict):
     """Which of the paper's figures and tables this preset can draw, and of ours; the ledger names the others."""
 
-    figures: list[Literal[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "band_curve", "head_influence", "qk_norm"]]
+    figures: list[
+        Literal[
+            2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "band_curve", "head_influence", "needle_wordings", "qk_norm"
+        ]
+    ]
     tables: list[Literal[1, 2, 3, 4, 5, 6, 7, 8, "heads"]]
 
 

@@ -221,6 +221,11 @@ def average_cells(cells: pd.DataFrame) -> pd.DataFrame:
     return table.assign(accuracy=100 * table["accuracy"])
 
 
+def length_label(length: int) -> str:
+    """A length in tokens as a label of an axis: 512, 1K, 1.5K."""
+    return f"{length / 1024:g}K" if length >= 1024 else str(length)
+
+
 def needle_grid(axis: Axes, cells: pd.DataFrame, title: str, training_length: int) -> AxesImage:
     """Accuracy over length and depth of one architecture: 100% depth on top, the depth mean as a white curve.
 
@@ -231,7 +236,8 @@ def needle_grid(axis: Axes, cells: pd.DataFrame, title: str, training_length: in
     matrix = cells.pivot(index="depth", columns="length", values="accuracy").sort_index(ascending=False)
     lengths, depths = list(matrix.columns), list(matrix.index)
     image = axis.imshow(matrix.to_numpy(), cmap=COLOUR_MAPS["accuracy"], vmin=0, vmax=100)
-    integer_ticks(axis, [f"{length / 1024:g}K" if length >= 1024 else str(length) for length in lengths], "x", 8)
+    # Half as many labels as fit: those of lengths such as 1.5K are as wide as their column.
+    integer_ticks(axis, [length_label(length) for length in lengths], "x", 4 if len(lengths) > 6 else 6)
     outer_ticks(axis, [f"{depth:g}" for depth in depths])
     axis.set_xticks(np.arange(1, len(lengths)) - 0.5, minor=True)
     axis.set_yticks(np.arange(1, len(depths)) - 0.5, minor=True)

@@ -98,7 +98,9 @@ def figure_inputs(preset: PresetConfig, number: selection.FigureId) -> list[str]
         scale = selection.scale_for(preset, "380M", names)
         return hwh_files(scale, selection.models_of(scale, names), "scores.csv", "niah_cells.csv")
     scale = selection.scale_for(preset, "380M")
-    return hwh_files(scale, selection.compared(scale), "niah_cells.csv")
+    additional = [additional_cells_file(grid) for grid in preset.evaluation.niah.additional]
+    wordings = additional if number == "needle_wordings" else []
+    return hwh_files(scale, selection.compared(scale), "niah_cells.csv", *wordings)
 
 
 def additional_cells_file(grid: NiahGrid) -> str:

@@ -28,7 +28,7 @@ PAPER_LENGTH = 2048
 FIGURE_NUMBERS = tuple(range(2, 16))
 TABLE_NUMBERS = tuple(range(1, 9))
 # Figures of this project that the paper does not have, by name.
-OWN_FIGURES = ("band_curve", "head_influence", "qk_norm")
+OWN_FIGURES = ("band_curve", "head_influence", "needle_wordings", "qk_norm")
 OWN_TABLES = ("heads",)
 # Ours too, but no preset draws them by itself: what they need takes long.
 ON_DEMAND_FIGURES = ("causal",)
@@ -244,6 +244,9 @@ def missing_for_figure(preset: PresetConfig, number: FigureId) -> list[str]:
         return [] if preset.controlled.curve_models else ["a curve of controlled models (controlled.curve)"]
     if number == "head_influence":
         return _missing_for_head_influence(preset)
+    if number == "needle_wordings":
+        lacks = [] if scale_for(preset, "380M") else ["an HwH scale"]
+        return lacks + ([] if preset.evaluation.niah.additional else ["needle grids in evaluation.niah.additional"])
     if number == "causal" and preset.pretrained.causal is None:
         return ["causal checks (pretrained.causal)"]
     with_norm, without_norm = conditions(preset, True), conditions(preset, False)

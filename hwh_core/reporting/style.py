@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,14 @@ def use_style() -> None:
 def colour_of(architecture: str, position: int = 0) -> str:
     """Colour of an architecture; unknown ones take the palette in turn."""
     return ARCHITECTURE_COLOURS.get(architecture, list(OKABE_ITO.values())[position % len(OKABE_ITO)])
+
+
+def colours_of(architectures: Sequence[str]) -> dict[str, str]:
+    """A colour each: those that have one keep it, the others take in turn what is left of the palette."""
+    taken = {ARCHITECTURE_COLOURS[name] for name in architectures if name in ARCHITECTURE_COLOURS}
+    free = [colour for colour in OKABE_ITO.values() if colour not in taken] or list(OKABE_ITO.values())
+    others = [name for name in architectures if name not in ARCHITECTURE_COLOURS]
+    return {name: ARCHITECTURE_COLOURS.get(name) or free[others.index(name) % len(free)] for name in architectures}
 
 
 def write_drawing(

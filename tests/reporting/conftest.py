@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ import report_preset as presets
 import report_tree as tree
 from chromium import Browser, find_browser
 
-from hwh_core.config import PresetConfig
+from hwh_core.config import NiahGrid, PresetConfig
+from hwh_core.reporting.requirements import additional_cells_file
 from hwh_core.reporting.results import Results
 
 
@@ -37,11 +39,16 @@ def wide(tmp_path_factory) -> Case:
         probe=presets.HEAD_PROBE,
         curve=presets.curve_of("theta1e4-L256-s0", "theta1e6-L256-s0"),
     )
+    second = NiahGrid(variant="single_2", wording="second")
+    niah = preset.evaluation.niah.model_copy(update={"additional": [second]})
+    preset = preset.model_copy(update={"evaluation": preset.evaluation.model_copy(update={"niah": niah})})
     root = tmp_path_factory.mktemp("wide")
     tree.write_controlled(root, preset)
     tree.write_curve(root, preset)
     tree.write_pretrained(root, preset, layers=18, heads=4)
     tree.write_hwh(root, preset)
+    for cells in root.glob("hwh/*/*/niah_cells.csv"):
+        shutil.copyfile(cells, cells.with_name(additional_cells_file(second)))
     tree.write_head_influence(root, preset)
     tree.put_json(root / "synthetic.json", tree.synthetic())
     return Case(root, preset)

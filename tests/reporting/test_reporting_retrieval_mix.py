@@ -13,6 +13,8 @@ import report_tree as tree
 from hwh_core.config import ConfigError, PresetConfig, validate_preset
 from hwh_core.reporting import claims_hybrid, ledger, requirements, selection
 from hwh_core.reporting.results import Results
+from hwh_core.reporting.selection import ReportError
+from hwh_core.reporting.style import colour_of, colours_of, draw_and_write
 
 MIX = {"sequence_share": 0.5, "pairs_per_sequence": 10, "repeat_share": 0.4, "value_digits": [4, 7]}
 CONTROLS = [
@@ -165,3 +167,31 @@ def test_an_additional_grid_that_is_missing_is_named(mixed, tmp_path):
     (tmp_path / "copy/hwh/tiny/gdn" / FILES[0]).unlink()
     with pytest.raises(selection.ReportError, match=r"gdn/niah_multikey_1_ruler_cells\.csv does not exist"):
         table(Results(tmp_path / "copy", mixed.preset), 2)
+
+
+def test_a_figure_shows_all_kinds_of_prompts_side_by_side(mixed, tmp_path):
+    """Every needle of the main grid found, half of those of the others; controls are in none of the curves."""
+    draw_and_write("needle_wordings", mixed, tmp_path / "fig_needle_wordings")
+    data = pd.read_csv(tmp_path / "fig_needle_wordings.csv")
+    assert set(data["architecture"]) == set(presets.ALL)
+    by_grid = data.groupby("grid")["percent"].agg(["min", "max"]).T.to_dict("list")
+    assert by_grid == {
+        "NIAH-S2, ruler wording (Figures 4 and 15)": [100, 100],
+        "NIAH-MK1, ruler wording": [50, 50],
+        "NIAH-S2, second wording": [50, 50],
+    }
+    assert (data["low"] <= data["percent"]).all()
+    assert (data["percent"] <= data["high"]).all()
+    assert data["high"].max() <= 100
+
+
+def test_kinds_of_prompts_need_a_second_kind(laptop):
+    with pytest.raises(ReportError, match=r"needle_wordings cannot be made.*evaluation\.niah\.additional"):
+        draw_and_write("needle_wordings", laptop.results(), "unused")
+
+
+def test_architectures_of_a_figure_have_colours_of_their_own():
+    names = [*presets.ALL[:4], "variant", "other"]
+    colours = colours_of(names)
+    assert len(set(colours.values())) == len(names)
+    assert colours["transformer"] == colour_of("transformer")

@@ -1,0 +1,108 @@
+"""Figure of ours: needles answered in every kind of prompt that was asked, by length, one curve an architecture.
+
+Figures 4 and 15 show one kind. A small model may retrieve in a wording that it was trained on and in no other, or find
+a lone number without its key; with the kinds side by side that is seen.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from . import selection, task_scores
+from .intervals import combine
+from .panels import length_label
+from .results import Results
+from .style import TEXT_WIDTH, Drawing, colours_of
+from .table2 import GRID_TITLES, grid_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 2
+MARKERS = "osD^vP*X"
+LINES = ("-", "--", "-.", ":")
+# Height of a panel and of a line of the title in inches.
+PANEL, TITLE_LINE = 1.75, 0.14
+
+
+def curves(cells: pd.DataFrame, architectures: list[str]) -> pd.DataFrame:
+    """Percent of needles answered, mean over depths and seeds, with a 95% interval, by architecture and length."""
+    rows = []
+    for name in architectures:
+        for length in sorted(cells["length"].unique().tolist()):
+            values = task_scores.needle_values(cells, name, lambda n, wanted=length: n == wanted)
+            if not values:
+                continue
+            interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()])
+            low, high = max(0.0, interval.low), min(100.0, interval.high)
+            rows.append(
+                {"architecture": name, "length": length, "percent": interval.estimate, "low": low, "high": high,
+                 "seeds": len(values), "n": sum(value.n for value in values.values())}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_length: int) -> None:
+    """Curves over the lengths of one grid; intervals as thin lines, side by side where curves meet."""
+    lengths, colours = sorted(table["length"].unique().tolist()), colours_of(architectures)
+    for position, name in enumerate(architectures):
+        own = table[table["architecture"] == name]
+        # Curves that lie on one another, most often at 0%, stay visible as markers beside each other.
+        shift = (position - (len(architectures) - 1) / 2) * 0.09
+        places = np.array([lengths.index(length) for length in own["length"]]) + shift
+        errors = np.array([own["percent"] - own["low"], own["high"] - own["percent"]]).clip(min=0)
+        axis.errorbar(
+            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % 8],
+            markersize=3.0, linewidth=1.0, linestyle=LINES[position % 4], elinewidth=0.6, clip_on=False,
+            label=selection.ARCHITECTURE_TITLES.get(name, name),
+        )  # fmt: skip
+    axis.set_xticks(range(len(lengths)), [length_label(length) for length in lengths])
+    axis.set_ylim(-2, 102)
+    within = sum(length <= training_length for length in lengths)
+    if 0 < within < len(lengths):
+        axis.axvline(within - 0.5, color="0.4", linestyle=(0, (1, 1)), linewidth=0.9)
+
+
+def draw(results: Results) -> Drawing:
+    """A panel a grid: the main one of Figures 4 and 15, then the additional ones of the preset."""
+    scale = selection.scale_for(results.preset, "380M")
+    models = selection.compared(scale)
+    names = selection.architectures_of(scale)
+    niah = results.preset.evaluation.niah
+    grids = [(f"{GRID_TITLES[niah.variant]}, ruler wording (Figures 4 and 15)", results.cells(scale, models))]
+    grids += [(grid_title(grid), results.additional_cells(scale, models, grid)) for grid in niah.additional]
+    tables = [(label, curves(cells, names)) for label, cells in grids]
+    columns = min(COLUMNS, len(tables))
+    rows = int(np.ceil(len(tables) / columns))
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(TEXT_WIDTH, 4.0), layout="constrained", squeeze=False, sharey=True
+    )
+    for axis in axes.flat[len(tables) :]:
+        axis.set_axis_off()
+    for position, (axis, (label, table)) in enumerate(zip(axes.flat, tables, strict=False)):
+        panel(axis, table, names, scale.length)
+        axis.set_title(label, fontsize=8)
+        if position % columns == 0:
+            axis.set_ylabel("needles answered (%)")
+        if position + columns >= len(tables):
+            axis.set_xlabel("context length (tokens)")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(names)), fontsize=7)
+    mix = f"\n{textwrap.fill(selection.mix_note(scale), 105)}" if selection.mix_note(scale) else ""
+    trained = any(grid.wording == "trained" for grid in niah.additional)
+    mix += "\n(the wording named trained is one of the mix)" if mix and trained else ""
+    heading = (
+        f"Needles by kind of prompt, scale {scale.name} (ours, not in the paper)\n"
+        f"mean over depths; bars: 95% intervals; dotted: border behind the training length {scale.length}{mix}"
+    )
+    figure.suptitle(heading, fontsize=8.5)
+    legend = 0.2 * int(np.ceil(len(names) / 4))
+    figure.set_figheight(0.5 + TITLE_LINE * len(heading.splitlines()) + PANEL * rows + legend)
+    data = pd.concat([table.assign(grid=label) for label, table in tables], ignore_index=True)
+    settings = {"scale": scale.name, "drawn": [model.name for model in models]}
+    return Drawing(figure, data.assign(scale=scale.name), settings)
