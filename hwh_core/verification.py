@@ -172,6 +172,11 @@ class Verifier:
             raise UserError(f"no manifest (*{SUFFIX}) lies below {folder}; run the workflow first")
         self.folder = folder
         self.preset = preset.model_dump(mode="json")
+        self.shapes = {
+            (scale.name, model.name): preset.hwh.shape_of(scale, model.architecture).model_dump(mode="json")
+            for scale in preset.hwh.scales
+            for model in scale.models
+        }
         self.root = root
         self.reference = folder.resolve().parent.name == REFERENCE
         self._hashes: dict[Path, str] = {}
@@ -190,7 +195,10 @@ class Verifier:
             return self.preset
         part = {key: value for key, value in self.preset.items() if key not in FAMILIES or key == family}
         if family == "hwh":
-            part["hwh"] = {"scales": [scale for scale in part["hwh"]["scales"] if scale["name"] == below[0]]}
+            # A variant's shape is that of its scale with the variant's own sizes.
+            shape = self.shapes.get(tuple(below[:2]))
+            scales = [scale for scale in part["hwh"]["scales"] if scale["name"] == below[0]]
+            part["hwh"] = {"scales": [scale | ({"shape": shape} if shape else {}) for scale in scales]}
         return part
 
     def _made(self) -> Iterator[tuple[Path, Path]]:

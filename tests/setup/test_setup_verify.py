@@ -249,6 +249,30 @@ def test_settings_of_one_scale_are_not_excused_by_another(results, minimal_prese
     assert check(results, minimal_preset)["metrics.json"] == "settings differ from the preset: model.length"
 
 
+def test_models_of_a_variant_follow_from_the_shape_that_it_gives(results, minimal_preset):
+    """A variant may set sizes of its own; the scale's stand beside them in the preset."""
+    minimal_preset["hwh"]["architectures"] = [
+        {"name": "normed", "base": "hwh_std", "attention_output_norm": True, "nope_qk_norm": False}
+    ]
+    scale = minimal_preset["hwh"]["scales"][0]
+    scale["models"].append({"name": "normed_s0", "architecture": "normed", "seed": 0})
+    preset = validate_preset(minimal_preset, "test")
+    for name, architecture in (("hwh_std_s0", "hwh_std"), ("normed_s0", "normed")):
+        shape = preset.hwh.shape_of(preset.hwh.scales[0], architecture).model_dump(mode="json")
+        folder = results / "hwh/tiny" / name / "model"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+        settings = {"model": {"architecture": architecture, "shape": shape, "length": 32, "seed": 0}}
+        write_manifest(folder, inputs=[], settings=settings, started=time.time(), script=PROGRAM)
+    assert "model" not in check(results, minimal_preset)
+    minimal_preset["hwh"]["architectures"][0]["nope_qk_norm"] = None
+    found = check(results, minimal_preset)
+    assert found["model"] == "settings differ from the preset: model.shape.nope_qk_norm"
+    minimal_preset["hwh"]["architectures"][0] |= {"nope_qk_norm": False, "recurrence": "deltanet"}
+    found = check(results, minimal_preset)
+    assert found["model"] == "settings differ from the preset: model.shape.variant.recurrence"
+
+
 def test_folder_inputs_are_hashed_as_folders(results, minimal_preset):
     model = Path("model")
     model.mkdir()
