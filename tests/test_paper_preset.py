@@ -27,7 +27,7 @@ def test_every_model_of_the_paper_is_there():
     assert set(trainings("380M")) == {*MAIN_ARCHITECTURES, *COMPONENT_ARCHITECTURES, *ALLOCATION_ARCHITECTURES}
     assert set(trainings("1.4B")) == set(MAIN_ARCHITECTURES)
     assert PRESET.targets.tables == [*range(1, 9), "heads"], "Table 4 is generated like the others"
-    assert PRESET.targets.figures == [*range(2, 16), "qk_norm"]
+    assert PRESET.targets.figures == [*range(2, 16), "needle_wordings", "qk_norm"]
     for scale in SCALES.values():
         assert len({model.seed for model in scale.models}) == 1, "the same batches in the same order"
 

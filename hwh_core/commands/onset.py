@@ -244,8 +244,8 @@ def _write(
     import pandas as pd
 
     from ..files import atomic_write
+    from ..onset_drawing import draw_onset
     from ..provenance import write_manifest
-    from ..reporting.onset import draw_onset
 
     rows = [
         {"model": name, "against": against.name, **asdict(row)} for name, found in estimates.items() for row in found

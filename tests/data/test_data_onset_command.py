@@ -278,10 +278,10 @@ def test_values_of_one_length_are_refused(results, minimal_preset, capsys):
 
 
 def test_models_get_colours_of_their_own():
-    from hwh_core.reporting.onset import colours_of
+    from hwh_core.onset_drawing import model_colours
 
     models = {"a": "inter", "b": "variant", "c": "inter", "d": "hwh_std_r", "e": "another"}
-    colours = colours_of(models)
+    colours = model_colours(models)
     assert set(colours) == set(models)
     assert len(set(colours.values())) == len(models)
-    assert len(colours_of({str(number): "variant" for number in range(12)})) == 12
+    assert len(model_colours({str(number): "variant" for number in range(12)})) == 12

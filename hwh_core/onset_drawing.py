@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..files import atomic_write
-from ..retrieval_onset import NATS_A_DIGIT, Estimate, Onset
-from .style import ARCHITECTURE_COLOURS, METADATA, OKABE_ITO, TEXT_WIDTH, use_style
+from .files import atomic_write
+from .reporting.style import ARCHITECTURE_COLOURS, METADATA, OKABE_ITO, TEXT_WIDTH, use_style
+from .retrieval_onset import NATS_A_DIGIT, Estimate, Onset
 
 HEIGHT = 3.2
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
-def colours_of(architectures: Mapping[str, str]) -> dict[str, str]:
+def model_colours(architectures: Mapping[str, str]) -> dict[str, str]:
     """A colour for each model by name: that of its architecture, or the next of the palette that none here has.
 
     With more models than the palette has colours these come again, and markers tell the models apart.
@@ -52,7 +52,7 @@ def draw_onset(
         "-ln 10\n(the whole\ndigit)", (1.0, -NATS_A_DIGIT), xycoords=("axes fraction", "data"), xytext=(3, 0),
         textcoords="offset points", va="center", fontsize=6.5, color="0.3", annotation_clip=False,
     )  # fmt: skip
-    colours = colours_of(architectures)
+    colours = model_colours(architectures)
     for number, (model, rows) in enumerate(estimates.items()):
         middles = [(row.first_step + row.last_step) / 2 for row in rows]
         low, high = zip(*(row.interval for row in rows), strict=True)
