@@ -142,13 +142,42 @@ def test_lm_evals_wrapper_scores_the_same_rows_of_our_model(small, tokenizer, ro
     assert figure["detail"]["max_log_likelihood_difference"] < 1e-3
     assert figure["value"] == pytest.approx(figure["detail"]["hflm_s"] / figure["detail"]["ours_s"])
     assert figure["detail"]["hflm_s"] == min(figure["detail"]["hflm_s_by_batch_size"].values())
-    assert figure["detail"]["precision"] == "matrix products in float32 over weights in float32, both wrappers"
+    precision = "matrix products in float32 over weights in float32, log-softmax in float32, both"
+    assert figure["detail"]["precision"] == precision
+    sizes = evaluation_time.PEER_ARTICLE_BATCH_SIZES if name == ARTICLES else evaluation_time.PEER_BATCH_SIZES
+    assert list(figure["detail"]["hflm_s_by_batch_size"]) == [str(size) for size in sizes]
 
 
-def test_lm_evals_wrapper_runs_in_the_precision_of_ours(tiny_llama, tokenizer, monkeypatch):
+def test_lm_evals_wrapper_runs_in_the_precision_of_ours(small, tiny_llama, tokenizer, rows_folder, monkeypatch):
+    """Its own log-softmax over products in bfloat16 is in bfloat16, where a text of 1,000 nats has steps of 4."""
     assert evaluation_wrappers.peer(tiny_llama, tokenizer, 8).mixed_precision_dtype is None
     monkeypatch.setattr("hwh_core.evaluation.inference.precision", lambda device: "bfloat16")
-    assert evaluation_wrappers.peer(tiny_llama, tokenizer, 8).mixed_precision_dtype == torch.bfloat16
+    theirs = evaluation_wrappers.peer(tiny_llama, tokenizer, 8)
+    assert theirs.mixed_precision_dtype == torch.bfloat16
+
+    def difference():
+        ours = evaluation_wrappers.ours(tiny_llama, tokenizer, 512)
+        runs = [evaluation_wrappers.score(lm, ARTICLES, rows_folder, 2) for lm in (ours, theirs)]
+        return evaluation.largest_differences(*runs)["log_likelihood"]
+
+    exact = difference()
+    theirs.softmax_dtype = None
+    assert exact < 0.1 < difference()
+
+
+@pytest.mark.parametrize("spent", ["HwHLM", "HFLM"])
+def test_a_wrapper_without_enough_memory_is_named(small, tokenizer, rows_folder, monkeypatch, spent):
+    own = evaluation_time.run_task
+
+    def run(lm, *rest):
+        if type(lm).__name__ == spent:
+            raise torch.OutOfMemoryError
+        return own(lm, *rest)
+
+    monkeypatch.setattr(evaluation_time, "run_task", run)
+    wrapper = "ours" if spent == "HwHLM" else "HFLM at every batch size"
+    with pytest.raises(SystemExit, match=f"--task piqa: {wrapper} ran out of the card's memory"):
+        list(evaluation_time.task_times("piqa", "hwh_std", tokenizer, rows_folder, quick=True))
 
 
 def ratio(task, ours, hflm, rows, available):
