@@ -172,9 +172,7 @@ def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
     return sum(prompts for _, prompts in cells), sum(length * prompts for length, prompts in cells)
 
 
-def needle_job(
-    preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path, card: str | None = None
-) -> Job:
+def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path, card: str | None = None) -> Job:
     """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated.
 
     Most of it is latency, so that its hours are those of the measured card; where ``card`` is another, that is said.

@@ -42,7 +42,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--root", type=Path, default=Path("."), help="folder of the workflow (default: the current one)"
     )
-    parser.add_argument("--target", nargs="+", default=[], help="only trainings and needles for these: table1, fig4, claims ...")
+    parser.add_argument(
+        "--target", nargs="+", default=[], help="only trainings and needles for these: table1, fig4, claims ..."
+    )
     parser.add_argument(
         "--card", help="count for the speed and memory of this card, by nvidia-smi's name or words of it, such as "
         "'NVIDIA H100' (default: speed of the measured one, memory of those here)",
