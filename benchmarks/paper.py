@@ -2,11 +2,12 @@
 
     python -m benchmarks.paper --store results/paper/data/llama32k/train
 
-takes any token store of this project. Each of the four architectures at 380M and 1.4B parameters trains for 27 steps
-of 65,536 tokens in a process of its own, with the micro-batches of config/paper.yaml. Writes
-benchmarks/results/paper.json. After each case all so far stands in paper_part.json; a run with ``--only`` goes on with
-that file, which becomes paper.json when all are there, and ``--join A.json B.json`` makes one of parts from several
-machines. Exits with 1 if a case failed or a loss did not fall.
+takes any token store of this project with at most 32,000 entries, which the models have whatever the text needs. Each
+of the four architectures at 380M and 1.4B parameters trains for 27 steps of 65,536 tokens in a process of its own,
+with the micro-batches of config/paper.yaml. Writes benchmarks/results/paper.json. After each case all so far stands
+in paper_part.json; a run with ``--only`` goes on with that file, which becomes paper.json when all are there, and
+``--join A.json B.json`` makes one of parts from several machines. Exits with 1 if a case failed or a loss did not
+fall.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.recording import Figure, Kept, Kind, join
 from benchmarks.train import CASE_SECONDS, Result, run_process, summary
-from benchmarks.train_plan import Case, paper_plan
+from benchmarks.train_plan import Case, case_on, paper_plan
 from hwh_core.data.sources import write_source
 from hwh_core.data.store import TokenStore
 from hwh_core.data.tokenizer import save_trained, train_bpe
@@ -85,9 +86,10 @@ def complaints(results: Mapping[str, Result]) -> list[str]:
 
 
 def kind_of(cases: Sequence[Case]) -> Kind:
-    """What is joined to one result: figures of the same text, until each of ``cases`` is there."""
+    """What is joined to one result: figures of the same text and vocabulary, until each of ``cases`` is there."""
     wanted = {f"paper.{case.name}_tokens_per_second" for case in cases}
-    return Kind("paper", ("store_sha256",), complete=lambda figures: wanted <= {figure["id"] for figure in figures})
+    alike = ("store_sha256", "vocab_size")
+    return Kind("paper", alike, complete=lambda figures: wanted <= {figure["id"] for figure in figures})
 
 
 def run_cases(
@@ -134,8 +136,15 @@ def main() -> int:
             return 0
         with tempfile.TemporaryDirectory() as folder:
             store = (arguments.store or quick_store(Path(folder))).resolve()
-            sha256 = TokenStore.open(store).sha256
-            kept = Kept(kind, command, arguments.output, fresh=whole, sizes={"store_sha256": sha256})
+            text = TokenStore.open(store)
+            sha256, entries = text.sha256, cases[0].vocab_size
+            if text.vocab_size > entries and not arguments.quick:
+                raise UserError(
+                    f"--store: {store} has a vocabulary of {text.vocab_size:,} entries, expected at most {entries:,}, "
+                    "with which the models have their sizes; tokenize the text with a smaller tokenizer"
+                )
+            sizes = {"store_sha256": sha256, "vocab_size": case_on(cases[0], text.vocab_size).vocab_size}
+            kept = Kept(kind, command, arguments.output, fresh=whole, sizes=sizes)
             results = run_cases(
                 cases, store, arguments.quick, arguments.case_seconds,
                 lambda case, result: kept.add(figures_of(case, result, sha256)),

@@ -1,9 +1,10 @@
 """The paper's 380M training cut short but whole: trained, stopped, resumed, exported, opened anew, compared.
 
-    python -m benchmarks.short_run --store results/single_gpu/data/bpe16384
+    python -m benchmarks.short_run --store FOLDER
 
-takes any folder of this project with token stores train and held_out and their tokenizer. Each architecture is trained
-by scripts/train.py on the same batches, stopped by SIGTERM a little after half of its steps and started again; its
+takes a folder of this project with token stores train and held_out and their tokenizer of 32,000 entries, without which
+the models would not have 380M parameters (benchmarks/README.md says how to make it). Each architecture is trained by
+scripts/train.py on the same batches, stopped by SIGTERM a little after half of its steps and started again; its
 exported folder is then opened in a fresh process, which writes text and computes the held-out loss again. Writes
 benchmarks/results/short_run.json and, beside it, the loss curves as short_run.png. After each architecture all so far
 stands in short_run_part.json; a run of one goes on with that file, which becomes short_run.json when both are there,
@@ -42,10 +43,14 @@ from hwh_core.data.sources import write_source
 from hwh_core.data.store import TokenStore
 from hwh_core.data.tokenizer import save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
+from hwh_core.files import read_json, write_json
+from hwh_core.memory_plan import HUB_VOCABULARY
 from hwh_core.scripting import UserError
 
 # More than twice what a whole training takes on an H200; each of its two parts and the fresh process may take so long.
 CASE_SECONDS = 900
+# What a training gave, in the work folder, for another try at what comes behind it.
+TRAINED = "trained.json"
 # Stories of the smoke preset's text that `--quick` holds out.
 QUICK_HELD_OUT = 6
 
@@ -82,12 +87,33 @@ def open_anew(settings: dict[str, Any], stores: Stores, folder: Path, windows: i
     return found
 
 
+def trained_model(settings: dict[str, Any], stores: Stores, folder: Path, seconds: float) -> Result:
+    """Train, stop, resume and export in ``folder``, or take what a run before it left there.
+
+    Minutes of a card are not to be lost to what comes behind them. Raises :class:`RunError`, also where the run before
+    had other settings or another text.
+    """
+    kept, made_with = folder / TRAINED, {"settings": settings, "store_sha256": TokenStore.open(stores.train).sha256}
+    if kept.is_file():
+        content = read_json(kept)
+        result: Result = content.pop("result")
+        require(
+            content == made_with,
+            f"--work: the model in {folder} was trained with other settings or on another text; give another folder",
+        )
+        print(f"{folder.name}: trained already, in {folder}", file=sys.stderr, flush=True)
+        return result
+    folder.mkdir(parents=True)
+    result = train_with_a_stop(settings, stores, folder, seconds)
+    write_json(kept, made_with | {"result": result})
+    return result
+
+
 def run_architecture(settings: dict[str, Any], stores: Stores, folder: Path, seconds: float) -> Result:
     """Train, stop, resume, export and open anew; ``error`` where it failed."""
-    folder.mkdir(parents=True)
     name = settings["model"]["architecture"]
     try:
-        result = train_with_a_stop(settings, stores, folder, seconds)
+        result = trained_model(settings, stores, folder, seconds)
         windows = result["metrics"]["held_out_windows"]
         result["fresh"] = open_anew(settings, stores, folder, windows, seconds)
     except RunError as error:
@@ -100,12 +126,12 @@ def run_architecture(settings: dict[str, Any], stores: Stores, folder: Path, sec
 
 @contextmanager
 def work_folder(given: Path | None, architectures: Sequence[str]) -> Iterator[Path]:
-    """``given``, or a temporary folder. Raises :class:`RunError` where ``given`` holds such a run already."""
+    """``given``, or a temporary folder. Raises :class:`RunError` where ``given`` holds such a run that was cut off."""
     if given is None:
         with tempfile.TemporaryDirectory(prefix="short_run-") as folder:
             yield Path(folder)
         return
-    there = [name for name in architectures if (given / name).exists()]
+    there = [name for name in architectures if (given / name).exists() and not (given / name / TRAINED).is_file()]
     if there:
         raise RunError(f"--work: {given / there[0]} is there already; delete it or give another folder")
     given.mkdir(parents=True, exist_ok=True)
@@ -133,6 +159,12 @@ def measure(options: argparse.Namespace, command: str) -> int:
     with work_folder(options.work, names) as folder:
         stores = Stores.of(quick_data(folder / "data") if options.store is None else options.store)
         store = TokenStore.open(stores.train)
+        if not options.quick and store.vocab_size != HUB_VOCABULARY:
+            raise RunError(
+                f"--store: {stores.train} has a vocabulary of {store.vocab_size:,} entries, expected "
+                f"{HUB_VOCABULARY:,}: the models would not have 380M parameters; tokenize the text with a tokenizer of "
+                "that size"
+            )
         sizes = sizes_of(settings[names[0]], store)
         kept = Kept(KIND, command, options.output, fresh=set(COMPARED) <= set(names), sizes=sizes)
         for name in names:
@@ -164,7 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--case-seconds", type=int, default=CASE_SECONDS, help="a process that takes longer is given up"
     )
-    parser.add_argument("--work", type=Path, help="keep models and logs in this folder; default a temporary one")
+    parser.add_argument(
+        "--work", type=Path, help="keep models and logs in this folder, whose trained models are not trained again"
+    )
     parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
     parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
     options = parser.parse_args(arguments)

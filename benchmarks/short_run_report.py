@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.recording import Figure, Kind
 from benchmarks.short_run_training import Result
+from hwh_core.data.loader import BatchLoader
 from hwh_core.data.store import TokenStore
 from hwh_core.files import atomic_write
 from hwh_core.reporting.selection import ARCHITECTURE_TITLES
@@ -46,6 +47,11 @@ def sizes_of(settings: Mapping[str, Any], store: TokenStore) -> dict[str, Any]:
     }
 
 
+def usable_tokens(store: TokenStore, length: int) -> int:
+    """Tokens of an epoch: those of all whole windows."""
+    return BatchLoader(store, length, 1, 0).num_windows * length
+
+
 def figures_of(size: str, settings: Mapping[str, Any], result: Result, store: TokenStore) -> list[Figure]:
     """Figures of one architecture."""
     name, metrics, sizes = settings["model"]["architecture"], result["metrics"], sizes_of(settings, store)
@@ -53,6 +59,8 @@ def figures_of(size: str, settings: Mapping[str, Any], result: Result, store: To
     detail = {
         "architecture": name,
         **{key: metrics[key] for key in kept},
+        # Of the training text; above 1 some of it was seen again.
+        "epochs": metrics["tokens"] / usable_tokens(store, settings["model"]["length"]),
         "wall_seconds": result["wall_seconds"],
         "loss_curve": thinned([row["loss"] for row in result["rows"]]),
         "texts": result["fresh"]["texts"],

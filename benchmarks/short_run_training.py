@@ -31,7 +31,7 @@ STEPS = 440
 # Steps of a few milliseconds each: enough that the stop falls well before the last one on a busy machine too.
 QUICK_STEPS = 200
 LEAST_STEPS = 20
-# Of the steps. Not where a checkpoint is written anyway, at every quarter.
+# Of the steps.
 STOP_AFTER = 0.55
 POLL_SECONDS = 0.05
 # For a training that is asked to end early: the end of its step and a checkpoint.
@@ -86,7 +86,8 @@ def settings_of(architecture: str, quick: bool, steps: int | None, learning_rate
         "steps": steps,
         "tokens_per_step": TOKENS_PER_STEP,
         "warmup_steps": steps // 10,
-        "checkpoint_every_steps": steps // 4,
+        # None but those of the stop and of the end: each is 4.6 GB, to be written and read again for its sha256.
+        "checkpoint_every_steps": steps,
     }
     if quick:
         model |= {"shape": QUICK_SHAPE, "length": 64}
@@ -100,14 +101,17 @@ def settings_of(architecture: str, quick: bool, steps: int | None, learning_rate
 def process(command: Sequence[str], log: Path, output: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block, however that is left, and all that it started with it.
 
-    What it says goes to ``log``, its standard output to ``output`` where that is given.
+    What it says goes to ``log``, its standard output to ``output`` where that is given. It runs the code of this
+    checkout: a program started by its path looks for packages beside itself, and would find those that are installed.
 
     Its session is its own, so that Ctrl-C reaches this process alone, which then ends the other.
     """
+    places = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with open(log, "wb") as words, open(output or os.devnull, "wb") as stream:
         started = subprocess.Popen(
             command,
             cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": places},
             stdin=subprocess.DEVNULL,
             stdout=words if output is None else stream,
             stderr=words,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.recording import interquartile_range
-from benchmarks.train_plan import ROPE_THETA, Case, paper_plan, plan
+from benchmarks.train_plan import ROPE_THETA, Case, case_on, paper_plan, plan
 from hwh_core.data.loader import BatchLoader
 from hwh_core.data.store import TokenStore
 from hwh_core.modeling import build_model
@@ -161,7 +161,7 @@ def main() -> None:
     cases = plan(arguments.quick) if store is None else paper_plan(arguments.quick)
     case = next(case for case in cases if case.name == arguments.name)
     if store is not None:
-        case = dataclasses.replace(case, vocab_size=store.vocab_size)
+        case = case_on(case, store.vocab_size)
     if arguments.rows is not None:
         training = case.training.model_copy(update={"tokens_per_step": arguments.rows * case.length})
         case = dataclasses.replace(case, rows=arguments.rows, training=training)

@@ -131,6 +131,14 @@ def paper_plan(quick: bool) -> list[Case]:
     return plan
 
 
+def case_on(case: Case, entries: int) -> Case:
+    """A case of :func:`paper_plan` on text with a vocabulary of ``entries``.
+
+    Where the text needs fewer than the case has, the model keeps its own, and so the size that names it.
+    """
+    return dataclasses.replace(case, vocab_size=max(case.vocab_size, entries))
+
+
 def plan(quick: bool) -> list[Case]:
     """:func:`quick_plan` or :func:`full_plan`."""
     return quick_plan() if quick else full_plan()

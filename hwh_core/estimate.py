@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .chains import chains_of
 from .config import NiahConfig, PresetConfig
@@ -83,11 +84,14 @@ def _token_bytes(vocabulary: int) -> int:
     return 2 if vocabulary <= 1 << 16 else 4
 
 
-def _figures(folder: Path, name: str) -> dict[str, float]:
+def _content(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
-    if not path.is_file():
-        return {}
-    return {figure["id"]: figure["value"] for figure in json.loads(path.read_text(encoding="utf-8"))["figures"]}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return content
+
+
+def _figures(folder: Path, name: str) -> dict[str, float]:
+    return {figure["id"]: figure["value"] for figure in _content(folder, name).get("figures", [])}
 
 
 def _state(done: bool) -> str:
@@ -168,8 +172,11 @@ def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
     return sum(prompts for _, prompts in cells), sum(length * prompts for length, prompts in cells)
 
 
-def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path) -> Job:
-    """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated."""
+def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path, card: str | None = None) -> Job:
+    """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated.
+
+    Most of it is latency, so that its hours are those of the measured card; where ``card`` is another, that is said.
+    """
     niah, training = preset.evaluation.niah, planned.training
     prompts, tokens = needle_prompts(niah)
     written = prompts * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
@@ -182,6 +189,9 @@ def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks
     if gpu:
         hours = (tokens / (reading or READING_SPEED) + written / (writing or GENERATING_SPEED)) / 3600
         basis = f"measured at 380M, {kind}" if reading and writing else "assumed"
+        measured_on = _content(benchmarks, "decode").get("card")
+        if reading and writing and card not in (None, measured_on):
+            basis += f", {measured_on}"
     else:
         # A forward pass is a third of a step; without a batch of its own a generated token costs no more than that.
         hours = CPU_CORES * tokens / (3 * expected_speed(training, []).tokens_per_second) / 3600
@@ -200,8 +210,8 @@ def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks
     )
 
 
-def target_folders(preset: PresetConfig, targets: Iterable[str]) -> set[str]:
-    """Folders of the trainings that figures and tables (``fig4``, ``table1``, ``band_curve``) are made of.
+def target_paths(preset: PresetConfig, targets: Iterable[str]) -> list[str]:
+    """Files below ``results/<preset>`` that figures and tables (``fig4``, ``table1``, ``band_curve``) are made of.
 
     Raises :class:`UserError` for a target that is none, or whose models the preset lacks.
     """
@@ -218,7 +228,13 @@ def target_folders(preset: PresetConfig, targets: Iterable[str]) -> set[str]:
             paths += requirements.claims_inputs(preset)
         else:
             raise UserError(f"target {target!r} is unknown; expected for example fig4, table1 or claims")
-    return set(chains_of((planned.folder for planned in planned_trainings(preset)), paths))
+    return paths
+
+
+def target_folders(preset: PresetConfig, targets: Iterable[str]) -> set[str]:
+    """Folders of the trainings behind :func:`target_paths`."""
+    folders = (planned.folder for planned in planned_trainings(preset))
+    return set(chains_of(folders, target_paths(preset, targets)))
 
 
 def estimate(
@@ -230,19 +246,21 @@ def estimate(
     card: str | None = None,
     targets: Iterable[str] = (),
 ) -> list[Job]:
-    """Jobs of a preset in the order in which they run, or only the trainings that ``targets`` are made of.
+    """Jobs of a preset in the order in which they run, or only the trainings and needles that ``targets`` are made of.
 
     ``results`` is ``results/<preset>``, ``benchmarks`` the folder of the committed benchmark results.
     """
     targets = list(targets)
     chosen = target_folders(preset, targets)
+    # All grids of a model are answered in one go.
+    needles = {path.rpartition("/")[0] for path in target_paths(preset, targets) if "/niah" in path}
     jobs = [] if targets else list(data_jobs(preset, results, benchmarks))
     for planned in planned_trainings(preset):
         if targets and planned.folder not in chosen:
             continue
         jobs.append(training_job(planned, results, measured, card))
-        if not targets and planned.folder.startswith("hwh/"):
-            jobs.append(needle_job(preset, planned, results, benchmarks))
+        if planned.folder in needles or (not targets and planned.folder.startswith("hwh/")):
+            jobs.append(needle_job(preset, planned, results, benchmarks, card))
     if not targets:
         jobs += [probe_job(model.name, results) for model in preset.pretrained.models]
     return jobs

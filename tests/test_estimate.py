@@ -130,6 +130,8 @@ def test_needles_of_rulers_metric_are_read_and_written(paper):
     assert job.tokens == 11 * 50 * sum(lengths) + 8 * 500 * (1024 + 2048 + 4096)
     assert needle_prompts(paper.evaluation.niah)[0] == 11 * 50 * len(lengths) + 8 * 500 * 3
     assert job.basis == "measured at 380M, hwh_std"
+    other = jobs_of(paper, card="NVIDIA A100-SXM4-80GB")["hwh/380M/hwh_std_s42: needles"]
+    assert (other.hours, other.basis) == (job.hours, "measured at 380M, hwh_std, NVIDIA H200")
 
 
 def test_other_wordings_have_the_depths_of_the_main_grid(minimal_preset):
@@ -160,7 +162,10 @@ def test_targets_choose_their_trainings(paper):
     assert target_folders(paper, ["table1"]) == MAIN
     assert target_folders(paper, ["fig4"]) == {name for name in MAIN if "1.4B" in name}
     assert target_folders(paper, ["table3"]) == {f"controlled/{model.name}" for model in paper.controlled.models}
-    assert set(jobs_of(paper, targets=["table1", "table2"])) == MAIN
+    needles = {f"{name}: needles" for name in MAIN if "1.4B" in name}
+    assert set(jobs_of(paper, targets=["table1"])) == MAIN, "Table 1 has no needles"
+    assert set(jobs_of(paper, targets=["table1", "table2"])) == MAIN | needles
+    assert set(jobs_of(paper, targets=["table3"])) == target_folders(paper, ["table3"])
     with pytest.raises(UserError, match="target 'tabel1' is unknown"):
         target_folders(paper, ["tabel1"])
 

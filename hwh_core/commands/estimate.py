@@ -32,7 +32,6 @@ NOTES = (
     "parameters and mixing of tokens, forward and backward. Not counted: downloads, pretrained models and their "
     "probes, rows of lm-eval tasks."
 )
-HEADING = ("training", "parameters", "tokens", "FLOP", "tokens/s", "GPU-hours", "speed")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,12 +42,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--root", type=Path, default=Path("."), help="folder of the workflow (default: the current one)"
     )
-    parser.add_argument("--target", nargs="+", default=[], help="only trainings for these: table1, fig4, claims ...")
+    parser.add_argument(
+        "--target", nargs="+", default=[], help="only trainings and needles for these: table1, fig4, claims ..."
+    )
     parser.add_argument(
         "--card", help="count for the speed and memory of this card, by nvidia-smi's name or words of it, such as "
         "'NVIDIA H100' (default: speed of the measured one, memory of those here)",
     )  # fmt: skip
-    parser.add_argument("--markdown", action="store_true", help="print the trainings as a table in Markdown")
+    parser.add_argument("--markdown", action="store_true", help="print trainings and needles as a table in Markdown")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -110,16 +111,16 @@ def total_line(jobs: Sequence[Job]) -> str:
 
 
 def markdown(jobs: Iterable[Job], card: str) -> str:
-    """The trainings among ``jobs`` as a table with their sum and what it rests on."""
-    trainings = [job for job in jobs if job.parameters]
+    """Trainings and needles among ``jobs`` as a table with their sum and what it rests on."""
+    counted = [job for job in jobs if job.flops]
     lines = [
-        "| training | parameters | tokens | FLOP | tokens/s | GPU-hours | speed |",
+        "| job | parameters | tokens | FLOP | tokens/s | GPU-hours | speed |",
         "|---|---|---|---|---|---|---|",
     ]
-    for job in trainings:
+    for job in counted:
         name, _, parameters, tokens, flops, speed, hours, *_ = cells(job)
         lines.append(f"| {name} | {parameters} | {tokens} | {flops} | {speed} | {hours} | {job.basis} |")
-    total = totals(trainings)
+    total = totals(counted)
     lines.append(f"| sum | | | {total['flops']:.2e} | | {_hours(total['gpu_hours'])} | |")
     return "\n".join(lines) + f"\n\nCounted for one {card} a training. {NOTES}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,8 +106,8 @@ def cases_cut_off(monkeypatch):
         if case.name in cut:
             raise KeyboardInterrupt
         curve = [10.0 - step / 10 for step in range(27)]
-        return {"tokens_per_second": 1.0, "rows": 1, "vocab_size": 512, "mfu": None, "peak_memory_bytes": None} | {
-            "loss_curve": curve, "step_seconds": 1.0,
+        return {"tokens_per_second": 1.0, "rows": 1, "vocab_size": max(512, case.vocab_size)} | {
+            "mfu": None, "peak_memory_bytes": None, "loss_curve": curve, "step_seconds": 1.0,
         }  # fmt: skip
 
     monkeypatch.setattr(paper, "run_process", measured)
@@ -145,6 +146,23 @@ def test_paper_joins_parts_of_one_store_alone(tmp_path, monkeypatch, cases_cut_o
     assert run_paper(monkeypatch, "--join", *files, "--output", tmp_path / "other") == 1
     assert f"error: --join: {files[1]} has another store_sha256 than {files[0]}" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_models_of_the_papers_size_whatever_the_text(tmp_path, monkeypatch, cases_cut_off, capsys):
+    cases = {case.name: case for case in paper.paper_plan(quick=False)}
+    assert {case.vocab_size for case in cases.values()} == {32_000}
+    assert paper.case_on(cases["380m_hwh_std"], 16_384) == cases["380m_hwh_std"]
+    assert paper.case_on(cases["380m_hwh_std"], 50_000).vocab_size == 50_000
+    entries = {"many": 32_001, "enough": 32_000}
+    monkeypatch.setattr(
+        paper.TokenStore, "open", lambda folder: SimpleNamespace(sha256="0", vocab_size=entries[folder.name])
+    )
+    for name in entries:
+        options = ["--store", tmp_path / name, "--only", "380m_gdn", "--output", tmp_path / f"{name}.json"]
+        monkeypatch.setattr(sys, "argv", ["paper", *map(str, options)])
+        assert paper.main() == (name == "many")
+    assert f"error: --store: {tmp_path / 'many'} has a vocabulary of 32,001 entries" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["enough.json"]
 
 
 def test_comparisons_are_made_of_cases_that_ran_apart():

@@ -77,6 +77,9 @@ def test_texts_and_curves_stand_in_the_detail(result):
         assert 70 <= len(curve) <= 150
         assert curve[0][1] > curve[-1][1] + 0.5
         assert [text["tokens"] > 0 for text in figure["detail"]["texts"]] == [True] * 3
+        # Of all whole windows of 64 tokens, each of which sees the first token of the next.
+        windows = (figure["sizes"]["store_tokens"] - 1) // 64
+        assert figure["detail"]["epochs"] == short_run_training.QUICK_STEPS * 256 / (windows * 64)
     assert found["hwh_std"]["sizes"] == found["transformer"]["sizes"], "the same batches, steps and recipe"
 
 
@@ -89,6 +92,42 @@ def parts(result, folder):
         command = f"python -m benchmarks.short_run --architectures {name}"
         path.write_text(json.dumps(result | {"card": "some card", "command": command, "figures": figures}))
         yield path
+
+
+def test_a_model_that_is_trained_already_is_only_opened_anew(folder, result, tmp_path, monkeypatch, capsys):
+    def trained(*_):
+        raise AssertionError("it was trained again")
+
+    monkeypatch.setattr(short_run, "train_with_a_stop", trained)
+    options = ["--quick", "--work", str(folder / "work"), "--architectures", "transformer"]
+    assert short_run.main([*options, "--output", str(tmp_path / "again")]) == 0
+    again = values(json.loads((tmp_path / "again" / "short_run_part.json").read_text()))
+    assert again == {name: value for name, value in values(result).items() if f"{ID}transformer" in name}
+    capsys.readouterr()
+    assert short_run.main([*options, "--steps", "40", "--output", str(tmp_path / "other")]) == 1
+    assert "was trained with other settings or on another text" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_programs_run_the_code_of_this_checkout(tmp_path, monkeypatch):
+    checkout = tmp_path / "checkout"
+    (checkout / "hwh_core").mkdir(parents=True)
+    (checkout / "hwh_core" / "__init__.py").write_text("print('of the checkout')")
+    (tmp_path / "program.py").write_text("import hwh_core")
+    monkeypatch.setattr(short_run_training, "ROOT", checkout)
+    log = tmp_path / "log"
+    with short_run_training.process([sys.executable, str(tmp_path / "program.py")], log) as started:
+        short_run_training.wait(started, 60, log, until=lambda: False)
+    assert log.read_text() == "of the checkout\n"
+
+
+def test_models_of_another_size_than_their_name_are_refused(folder, tmp_path, capsys):
+    data, output = folder / "work" / "data", tmp_path / "output"
+    assert short_run.main(["--store", str(data), "--output", str(output)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"error: --store: {data / 'train'} has a vocabulary of 512 entries, expected 32,000")
+    assert errors.count("\n") == 1
+    assert not output.exists()
 
 
 def test_parts_of_two_cards_make_the_whole(result, tmp_path, capsys):
@@ -269,7 +308,7 @@ def test_the_settings_are_the_papers_in_fewer_and_smaller_steps():
     theirs = scale.training.model_dump(mode="json")
     changed = {key: value for key, value in own["training"].items() if value != theirs[key]}
     assert changed == {
-        "steps": 440, "tokens_per_step": 131_072, "warmup_steps": 44, "checkpoint_every_steps": 110,
+        "steps": 440, "tokens_per_step": 131_072, "warmup_steps": 44, "checkpoint_every_steps": 440,
     }  # fmt: skip
     faster = short_run_training.settings_of("hwh_std", False, 100, 1e-3)["training"]
     assert (faster["steps"], faster["optimizer"]["learning_rate"]) == (100, 1e-3)
