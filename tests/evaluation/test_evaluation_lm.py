@@ -217,6 +217,16 @@ def test_of_equal_logits_the_first_is_the_argmax():
     assert values[2].item() == pytest.approx(logits[2].double().log_softmax(-1)[0].item(), abs=1e-6)
 
 
+def test_log_probabilities_over_a_large_vocabulary_are_off_by_5e_5_nats_at_most():
+    """Those of float32, and also of logits that autocast leaves in bfloat16, are made in float32."""
+    logits = 4 * torch.randn(32, 49152, generator=torch.Generator().manual_seed(0))
+    targets = list(range(0, 49152, 1536))
+    for given in (logits, logits.bfloat16()):
+        values, _ = score_tokens(given, targets)
+        exact = given.double().log_softmax(-1).gather(1, torch.tensor(targets)[:, None]).squeeze(1)
+        assert (values - exact).abs().max().item() < 5e-5
+
+
 def test_recurrent_models_of_the_library_share_nothing():
     """Their cache is made to be continued token by token."""
     model = MambaForCausalLM(MambaConfig(vocab_size=16, hidden_size=8, state_size=4, num_hidden_layers=1))

@@ -18,12 +18,39 @@ from hwh_core.evaluation.rows import (
     subset_indices,
     task_spec,
 )
+from hwh_core.evaluation.tasks import HELD_OUT_METRICS, HELD_OUT_TASK, task_config
+from hwh_core.reporting import task_scores
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_accepts_its_fixture_rows(name, rows_folder):
     rows = load_task_rows(rows_folder, name, None, 0)
     assert len(rows.rows) == rows.total > 1
+
+
+def test_metrics_are_those_that_the_field_reports_and_the_tables_read():
+    """Accuracy normalised by the length of the answer for HellaSwag and ARC-Challenge alone."""
+    found = {name: spec.metrics for name, spec in TASKS.items() if spec.completion is None}
+    assert found == {
+        "wikitext": ("word_perplexity",),
+        "lambada_openai": ("perplexity", "acc"),
+        "hellaswag": ("acc_norm",),
+        "arc_challenge": ("acc_norm",),
+        **dict.fromkeys(("piqa", "winogrande", "arc_easy", "social_iqa", "boolq"), ("acc",)),
+    }
+    assert {spec.metrics for spec in TASKS.values() if spec.completion is not None} == {("contains",)}
+    columns = [*task_scores.LANGUAGE, task_scores.LAMBADA_ACC, *task_scores.COMMONSENSE, *task_scores.RETRIEVAL]
+    metrics = {name: spec.metrics for name, spec in TASKS.items()} | {HELD_OUT_TASK: HELD_OUT_METRICS}
+    assert all(column.metric in metrics[task] for column in columns for task in column.tasks)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_split_is_the_one_that_lm_eval_evaluates(name):
+    config = task_config(name)
+    expected = config.get("test_split") or config.get("validation_split")
+    if "class" in config:
+        expected = "test" if config["class"].has_test_docs(None) else "validation"
+    assert TASKS[name].split == expected
 
 
 @pytest.mark.parametrize("name", TASKS)
