@@ -12,7 +12,7 @@ from . import task_scores
 from .intervals import combine
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
-from .style import HATCHES, TEXT_WIDTH, Drawing, colour_of
+from .style import HATCHES, TEXT_WIDTH, Drawing, colours_of
 
 
 def groups(
@@ -37,10 +37,9 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     scores, cells = results.scores(scale, models), results.cells(scale, models)
     figure, axis = plt.subplots(figsize=(TEXT_WIDTH, 2.9), layout="constrained")
     width = 0.8 / len(architectures)
-    rows = []
+    rows, colours = [], colours_of(architectures)
     for position, name in enumerate(architectures):
         label = ARCHITECTURE_TITLES.get(name, name)
-        colour = colour_of(name, position)
         for index, (group, values) in enumerate(groups(scores, cells, scale.length, name).items()):
             x = index + (position - (len(architectures) - 1) / 2) * width
             row = {"architecture": name, "group": group.replace("\n", " "), "seeds": len(values)}
@@ -52,9 +51,9 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
             low, high = max(0.0, interval.low), min(100.0, interval.high)
             mean = interval.estimate
             axis.bar(
-                x, mean, width * 0.92, color=colour, edgecolor="black", linewidth=0.5, hatch=HATCHES[position % 6],
-                yerr=[[mean - low], [high - mean]], error_kw={"linewidth": 0.8, "capsize": 2},
-                label=label if index == 0 else None,
+                x, mean, width * 0.92, color=colours[name], edgecolor="black", linewidth=0.5,
+                hatch=HATCHES[position % 6], yerr=[[mean - low], [high - mean]],
+                error_kw={"linewidth": 0.8, "capsize": 2}, label=label if index == 0 else None,
             )  # fmt: skip
             if len(values) > 1:
                 axis.plot(

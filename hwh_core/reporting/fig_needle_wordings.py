@@ -17,15 +17,13 @@ from . import selection, task_scores
 from .intervals import combine
 from .panels import length_label
 from .results import Results
-from .style import TEXT_WIDTH, Drawing, colours_of
+from .style import LINE_STYLES, MARKERS, TEXT_WIDTH, Drawing, colours_of
 from .table2 import GRID_TITLES, grid_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS = 2
-MARKERS = "osD^vP*X"
-LINES = ("-", "--", "-.", ":")
 # Height of a panel and of a line of the title in inches.
 PANEL, TITLE_LINE = 1.75, 0.14
 
@@ -57,9 +55,9 @@ def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_le
         places = np.array([lengths.index(length) for length in own["length"]]) + shift
         errors = np.array([own["percent"] - own["low"], own["high"] - own["percent"]]).clip(min=0)
         axis.errorbar(
-            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % 8],
-            markersize=3.0, linewidth=1.0, linestyle=LINES[position % 4], elinewidth=0.6, clip_on=False,
-            label=selection.ARCHITECTURE_TITLES.get(name, name),
+            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % len(MARKERS)],
+            markersize=3.0, linewidth=1.0, linestyle=LINE_STYLES[position % len(LINE_STYLES)],
+            elinewidth=0.6, clip_on=False, label=selection.ARCHITECTURE_TITLES.get(name, name),
         )  # fmt: skip
     axis.set_xticks(range(len(lengths)), [length_label(length) for length in lengths])
     axis.set_ylim(-2, 102)

@@ -14,7 +14,7 @@ from hwh_core.config import ConfigError, PresetConfig, validate_preset
 from hwh_core.reporting import claims_hybrid, ledger, requirements, selection
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
-from hwh_core.reporting.style import colour_of, colours_of, draw_and_write
+from hwh_core.reporting.style import draw_and_write
 
 MIX = {"sequence_share": 0.5, "pairs_per_sequence": 10, "repeat_share": 0.4, "value_digits": [4, 7]}
 CONTROLS = [
@@ -188,10 +188,3 @@ def test_a_figure_shows_all_kinds_of_prompts_side_by_side(mixed, tmp_path):
 def test_kinds_of_prompts_need_a_second_kind(laptop):
     with pytest.raises(ReportError, match=r"needle_wordings cannot be made.*evaluation\.niah\.additional"):
         draw_and_write("needle_wordings", laptop.results(), "unused")
-
-
-def test_architectures_of_a_figure_have_colours_of_their_own():
-    names = [*presets.ALL[:4], "variant", "other"]
-    colours = colours_of(names)
-    assert len(set(colours.values())) == len(names)
-    assert colours["transformer"] == colour_of("transformer")
