@@ -13,7 +13,7 @@ from hwh_core.data.loader import BatchLoader
 from hwh_core.data.store import TokenStore
 from hwh_core.files import atomic_write
 from hwh_core.reporting.selection import ARCHITECTURE_TITLES
-from hwh_core.reporting.style import METADATA, TEXT_WIDTH, colour_of, use_style
+from hwh_core.reporting.style import LINE_STYLES, METADATA, TEXT_WIDTH, colours_of, use_style
 
 CURVE_POINTS = 150
 # Nats. Sums of bfloat16 products in another order move a mean over thousands of tokens by less than a tenth of this;
@@ -24,7 +24,6 @@ COMPARED = ("hwh_std", "transformer")
 HELD_OUT, DIFFERENCE = "held_out_loss", "hwh_std_minus_transformer_held_out_loss"
 ALIKE_MODEL = ("shape", "rope_theta", "qk_norm", "length", "seed")
 ALIKE = (*ALIKE_MODEL, "training", "vocab_size", "store_tokens", "store_sha256")
-LINE_STYLES = ("-", "--", ":", "-.")
 
 
 def thinned(losses: Sequence[float], points: int = CURVE_POINTS) -> list[tuple[float, float]]:
@@ -125,11 +124,12 @@ def draw(figures: Sequence[Figure], path: Path, card: str) -> None:
 
     figure, axes = plt.subplots(figsize=(TEXT_WIDTH * 0.7, 3.2), layout="constrained")
     found = held_out_figures(figures)
+    colours = colours_of(found)
     resumed = {one["id"]: one["value"] for one in figures}
     for position, (name, one) in enumerate(found.items()):
         millions = one["sizes"]["training"]["tokens_per_step"] / 1e6
         steps, losses = zip(*one["detail"]["loss_curve"], strict=True)
-        tokens, colour = [step * millions for step in steps], colour_of(name, position)
+        tokens, colour = [step * millions for step in steps], colours[name]
         label = f"{ARCHITECTURE_TITLES.get(name, name)} (held out: {one['value']:.3f})"
         axes.plot(tokens, losses, color=colour, linestyle=LINE_STYLES[position % len(LINE_STYLES)], label=label)
         stop = resumed[one["id"].removesuffix(HELD_OUT) + "resumed_at_step"]

@@ -18,6 +18,7 @@ from .config import NiahConfig, PresetConfig
 from .memory_estimate import peak_bytes
 from .memory_plan import Planned, planned_trainings, vocabularies
 from .reporting import requirements
+from .reporting.comparisons import COMPARISONS, table_inputs
 from .reporting.selection import ON_DEMAND_FIGURES, OWN_FIGURES, OWN_TABLES
 from .scripting import UserError
 from .throughput import CPU_CORES, Measurement, expected_speed, flops_per_token
@@ -218,12 +219,12 @@ def target_paths(preset: PresetConfig, targets: Iterable[str]) -> list[str]:
     paths: list[str] = []
     for target in targets:
         if match := re.fullmatch(r"(fig|table)(\d+)", target):
-            read = requirements.figure_inputs if match[1] == "fig" else requirements.table_inputs
+            read = requirements.figure_inputs if match[1] == "fig" else table_inputs
             paths += read(preset, int(match[2]))
         elif target.removeprefix("fig_") in (*OWN_FIGURES, *ON_DEMAND_FIGURES):
             paths += requirements.figure_inputs(preset, target.removeprefix("fig_"))
-        elif target.removeprefix("table_") in OWN_TABLES:
-            paths += requirements.table_inputs(preset, target.removeprefix("table_"))
+        elif target.removeprefix("table_") in (*OWN_TABLES, *COMPARISONS):
+            paths += table_inputs(preset, target.removeprefix("table_"))
         elif target == "claims":
             paths += requirements.claims_inputs(preset)
         else:

@@ -6,29 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .files import atomic_write
-from .reporting.style import ARCHITECTURE_COLOURS, METADATA, OKABE_ITO, TEXT_WIDTH, use_style
+from .reporting.style import MARKERS, METADATA, TEXT_WIDTH, colours_of, use_style
 from .retrieval_onset import NATS_A_DIGIT, Estimate, Onset
 
 HEIGHT = 3.2
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-
-def model_colours(architectures: Mapping[str, str]) -> dict[str, str]:
-    """A colour for each model by name: that of its architecture, or the next of the palette that none here has.
-
-    With more models than the palette has colours these come again, and markers tell the models apart.
-    """
-    # Black is the Transformer's, yellow is pale on white.
-    palette = [OKABE_ITO[name] for name in ("purple", "green", "blue", "orange", "sky", "vermillion")]
-    found: dict[str, str] = {}
-    for model, architecture in architectures.items():
-        own = ARCHITECTURE_COLOURS.get(architecture)
-        if own is not None and own not in found.values():
-            found[model] = own
-    for position, model in enumerate(name for name in architectures if name not in found):
-        free = [colour for colour in palette if colour not in found.values()]
-        found[model] = free[0] if free else palette[position % len(palette)]
-    return found
 
 
 def draw_onset(
@@ -52,7 +33,7 @@ def draw_onset(
         "-ln 10\n(the whole\ndigit)", (1.0, -NATS_A_DIGIT), xycoords=("axes fraction", "data"), xytext=(3, 0),
         textcoords="offset points", va="center", fontsize=6.5, color="0.3", annotation_clip=False,
     )  # fmt: skip
-    colours = model_colours(architectures)
+    colours = colours_of(estimates, architectures)
     for number, (model, rows) in enumerate(estimates.items()):
         middles = [(row.first_step + row.last_step) / 2 for row in rows]
         low, high = zip(*(row.interval for row in rows), strict=True)

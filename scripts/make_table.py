@@ -10,7 +10,7 @@ from hwh_core.scripting import run
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", help="number of a table of the paper, 1 to 8, or heads")
+    parser.add_argument("table", help="number of a table of the paper, 1 to 8, or heads or variants")
     parser.add_argument("--root", type=Path, required=True, help="folder of the preset's results, results/<preset>")
     origin = parser.add_mutually_exclusive_group(required=True)
     origin.add_argument("--config", type=Path, help="preset file that made these results")

@@ -12,6 +12,8 @@ import yaml
 
 from hwh_core.architectures import layers_of_shape
 from hwh_core.config import load_preset
+from hwh_core.reporting import table_variants
+from hwh_core.reporting.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = load_preset(ROOT / "config" / "variants.yaml")
@@ -71,6 +73,33 @@ def test_the_run_that_is_kept_had_the_batches_and_prompts_of_the_laptop_run(mode
     assert batches[0] == batches[1]
     assert (batches[0] == batches[2]) == (seed == "0")
     assert metrics[0]["tokens"] == metrics[2]["tokens"]
+
+
+def test_the_table_of_variants_shows_what_the_run_that_is_kept_measured():
+    assert VARIANTS.targets.comparisons == ["variants"]
+    rows = {labels[1]: (labels, cells) for labels, cells in table_variants.make(Results(REFERENCE, VARIANTS)).rows}
+    assert list(rows) == ["HwH-std", "hwh_delta", "hwh_late", "hwh_grouped"]
+    assert [labels[2:] for labels, _ in rows.values()] == [
+        ("-", "-"), ("HwH-std", "HwH-std"), ("HwH-std", "HwH-std"), ("HwH-swa", "HwH-std"),
+    ]  # fmt: skip
+    metrics = {
+        model.name: json.loads((REFERENCE / "hwh" / SCALE.name / model.name / "metrics.json").read_text())
+        for model in SCALE.models
+    }
+    for name, (_, cells) in zip(NAMES, rows.values(), strict=True):
+        own = [metrics[f"{name}_s{seed}"]["held_out_loss"] for seed in (0, 1)]
+        base = [metrics[f"hwh_std_s{seed}"]["held_out_loss"] for seed in (0, 1)]
+        assert cells["held-out loss"].ours == pytest.approx(sum(own) / 2)
+        assert cells["SD over seeds"].ours == pytest.approx(abs(own[0] - own[1]) / 2**0.5)
+        assert cells["parameters (millions)"].ours == metrics[f"{name}_s0"]["parameters"] / 1e6
+        if name != "hwh_std":
+            differences = [a - b for a, b in zip(own, base, strict=True)]
+            # Student's t of one degree of freedom at 97.5%, times the standard error of a mean of two.
+            half = 12.7062 * abs(differences[0] - differences[1]) / 2
+            cell = cells["loss difference, paired"]
+            assert (cell.ours, cell.high - cell.ours) == pytest.approx((sum(differences) / 2, half), rel=1e-4)
+        needles = [cell for column, cell in cells.items() if column.startswith("NIAH-S2")]
+        assert [(cell.ours, cell.n_seeds) for cell in needles] == [(0.0, 2), (0.0, 2)]
 
 
 def test_losses_in_the_readme_are_those_of_the_run_that_is_kept():

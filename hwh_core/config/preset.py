@@ -24,6 +24,10 @@ class TargetsConfig(Strict):
         ]
     ]
     tables: list[Literal[1, 2, 3, 4, 5, 6, 7, 8, "heads"]]
+    # Not written where there are none, so that nothing that was made before this key is made anew.
+    comparisons: list[Literal["variants"]] = Field(
+        default=[], exclude_if=lambda value: not value, description="tables of ours that set models side by side"
+    )
 
 
 class PresetConfig(Strict):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 from . import task_scores
+from .captions import title_of
 from .intervals import combine
 from .results import Results
-from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
-from .style import HATCHES, TEXT_WIDTH, Drawing, colour_of
+from .selection import ARCHITECTURE_TITLES, models_of, scale_for
+from .style import HATCHES, TEXT_WIDTH, Drawing, colours_of
+
+SEED = {"linestyle": "none", "marker": "o", "color": "white", "markeredgecolor": "black", "markersize": 3}
 
 
 def groups(
@@ -37,10 +38,9 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     scores, cells = results.scores(scale, models), results.cells(scale, models)
     figure, axis = plt.subplots(figsize=(TEXT_WIDTH, 2.9), layout="constrained")
     width = 0.8 / len(architectures)
-    rows = []
+    rows, colours = [], colours_of(architectures)
     for position, name in enumerate(architectures):
         label = ARCHITECTURE_TITLES.get(name, name)
-        colour = colour_of(name, position)
         for index, (group, values) in enumerate(groups(scores, cells, scale.length, name).items()):
             x = index + (position - (len(architectures) - 1) / 2) * width
             row = {"architecture": name, "group": group.replace("\n", " "), "seeds": len(values)}
@@ -52,25 +52,22 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
             low, high = max(0.0, interval.low), min(100.0, interval.high)
             mean = interval.estimate
             axis.bar(
-                x, mean, width * 0.92, color=colour, edgecolor="black", linewidth=0.5, hatch=HATCHES[position % 6],
-                yerr=[[mean - low], [high - mean]], error_kw={"linewidth": 0.8, "capsize": 2},
-                label=label if index == 0 else None,
+                x, mean, width * 0.92, color=colours[name], edgecolor="black", linewidth=0.5,
+                hatch=HATCHES[position % 6], yerr=[[mean - low], [high - mean]],
+                error_kw={"linewidth": 0.8, "capsize": 2}, label=label if index == 0 else None,
             )  # fmt: skip
             if len(values) > 1:
-                axis.plot(
-                    [x] * len(values), [v.value for v in values.values()], "o", color="white",
-                    markeredgecolor="black", markersize=3, clip_on=False, zorder=5,
-                )  # fmt: skip
+                axis.plot([x] * len(values), [v.value for v in values.values()], **SEED, clip_on=False, zorder=5)
             n = sum(v.n for v in values.values())
             rows.append({**row, "percent": mean, "low": low, "high": high, "n": n})
     names = list(groups(scores, cells, scale.length, architectures[0]))
     axis.set_xticks(range(len(names)), names)
-    axis.set(ylabel="accuracy (%)", ylim=(0, 105), xlim=(-0.6, len(names) - 0.4))
+    axis.set(ylabel="accuracy (%), with 95% intervals", ylim=(0, 105), xlim=(-0.6, len(names) - 0.4))
     axis.grid(axis="y", linewidth=0.3, color="0.85")
     axis.set_axisbelow(True)
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(architectures))
-    figure.suptitle(f"{title}, scale {scale.name} (95% intervals; dots: seeds)")
-    if mix_note(scale):
-        axis.set_title(textwrap.fill(mix_note(scale), 130), fontsize=6.5)
+    handles, _ = axis.get_legend_handles_labels()
+    if any(row["seeds"] > 1 for row in rows):
+        handles.append(plt.Line2D([], [], **SEED, label="one seed"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.suptitle(title_of(title, scale), fontsize=8.5)
     return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "drawn": [model.name for model in models]})

@@ -10,10 +10,9 @@ from scipy import stats
 from . import panels
 from .results import Results
 from .selection import pretrained_of_figure
-from .style import METRIC_TITLES, OKABE_ITO, TEXT_WIDTH, Drawing
+from .style import MARKERS, METRIC_TITLES, TEXT_WIDTH, Drawing, colours_of
 
 GRID = 24
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def relative_profile(heads: pd.DataFrame, name: str, points: int = GRID) -> np.ndarray:
@@ -39,14 +38,14 @@ def draw(results: Results) -> Drawing:
     heads = [results.heads(model) for model in models]
     figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.2), layout="constrained", width_ratios=[1.5, 1])
     depth = np.linspace(0, 1, GRID)
-    colours = list(OKABE_ITO.values())
+    colours = colours_of(model.name for model in models)
     tables = []
     for row, name in enumerate(("qr", "ld")):
         profiles = [relative_profile(table, name) for table in heads]
         for position, (model, profile) in enumerate(zip(models, profiles, strict=True)):
             axes[row, 0].plot(
-                depth, profile, label=model.title, color=colours[position % 8], marker=MARKERS[position % 8],
-                markevery=3, markersize=3.5,
+                depth, profile, label=model.title, color=colours[model.name],
+                marker=MARKERS[position % len(MARKERS)], markevery=3, markersize=3.5,
             )  # fmt: skip
             tables.append(
                 pd.DataFrame(
@@ -66,6 +65,8 @@ def draw(results: Results) -> Drawing:
                 axes[row, 1].text(j, i, f"{matrix[i, j]:.2f}", ha="center", va="center", fontsize=6, color=colour)
         axes[row, 1].set_title(f"{METRIC_TITLES[name]} profiles")
         panels.colour_bar(figure, image, axes[row, 1], "Spearman ρ")
-    axes[0, 0].legend()
+    # Profiles fill their panels, so that a legend inside would cover some.
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(models)))
     figure.suptitle("Behaviour scores across model sizes and families")
     return Drawing(figure, pd.concat(tables, ignore_index=True), {"drawn": [model.name for model in models]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from . import selection
+from .captions import title_of
 from .head_influence import GDN, KIND_TITLES, NOPE, ROPE, SINKS, WINDOW, add_kinds, kinds_in
 from .results import Results
 from .style import OKABE_ITO, TEXT_WIDTH, Drawing
@@ -89,6 +89,7 @@ def scatter_panel(axis: Axes, heads: pd.DataFrame, even: float) -> None:
 def draw(results: Results) -> Drawing:
     """Panels of every architecture that was trained and, on the right, all heads."""
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
     scale, models = selection.probed(results.preset)
     heads = add_kinds(results.head_influence(scale, models))
@@ -102,7 +103,7 @@ def draw(results: Results) -> Drawing:
 
     columns = min(COLUMNS, -(-len(names) // 2))
     rows = int(np.ceil(len(names) / columns))
-    figure = plt.figure(figsize=(TEXT_WIDTH, 1.0 + 1.45 * max(rows, 2)), layout="constrained")
+    figure = plt.figure(figsize=(TEXT_WIDTH, 1.2 + 1.45 * max(rows, 2)), layout="constrained")
     left, right = figure.subfigures(1, 2, width_ratios=[max(0.52 * columns, 0.9), 1.0])
     axes = left.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axis in axes.flat[len(names) :]:
@@ -116,11 +117,13 @@ def draw(results: Results) -> Drawing:
         if position + columns >= len(names):
             axis.tick_params(labelbottom=True)
     axes[0, 0].set_ylim(0, None)
-    left.supxlabel("distance (tokens), bins that double", fontsize=8)
+    left.supxlabel(f"distance (tokens) in bins that double, first {SINKS} tokens left out", fontsize=8)
     left.supylabel("share of the influence", fontsize=8)
     scatter = right.subplots()
     scatter_panel(scatter, heads, even_needle)
-    scatter.set_title("every head of these models", fontsize=7.5)
+    undefined = int(heads["median_distance_tokens"].isna().sum())
+    without = f"\nbut {undefined} that read the first {SINKS} tokens alone" if undefined else ""
+    scatter.set_title(f"every head of these models{without}", fontsize=7.5)
 
     kinds = kinds_in(heads)
     handles = [
@@ -128,19 +131,10 @@ def draw(results: Results) -> Drawing:
         for kind in kinds
     ]
     handles.append(Line2D([], [], color="0.55", linestyle=":", linewidth=1.0))
-    labels = [*(KIND_TITLES[kind] for kind in kinds), "if all tokens weighed alike"]
+    handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
+    labels = [*(KIND_TITLES[kind] for kind in kinds), "if all tokens weighed alike", "middle 80% of heads"]
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=4)
-    undefined = int(heads["median_distance_tokens"].isna().sum())
-    left_out = f"; {undefined} heads that read the first {SINKS} tokens alone are left out" if undefined else ""
-    note = (
-        f"Scale {scale.name}, L = {scale.length}. Influence: attention weight, for Gated DeltaNet the weight of a "
-        f"value in the recurrence's output; first {SINKS} tokens left out of distances; shading: middle 80% of heads"
-        f"{left_out}"
-    )
-    mix = selection.mix_note(scale)
-    heading = "What the heads of trained models read (ours, not in the paper)\n" + textwrap.fill(note, 125)
-    figure.suptitle(heading + (f"\n{textwrap.fill(mix, 125)}" if mix else ""), fontsize=7.5)
-    figure.set_figheight(figure.get_figheight() + 0.13 * len(figure.get_suptitle().splitlines()))
+    figure.suptitle(title_of(f"What the heads read (ours) at L = {scale.length}", scale), fontsize=8.5)
     shown = heads.assign(part="heads", needle_share_if_even=even_needle)
     keep = [
         "part", "architecture", "model", "seed", "layer", "group", "head", "head_kind", "median_distance_tokens",

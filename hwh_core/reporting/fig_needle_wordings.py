@@ -6,28 +6,28 @@ a lone number without its key; with the kinds side by side that is seen.
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from . import selection, task_scores
+from .captions import title_of
 from .intervals import combine
 from .panels import length_label
 from .results import Results
-from .style import TEXT_WIDTH, Drawing, colours_of
+from .style import LINE_STYLES, MARKERS, TEXT_WIDTH, Drawing, colours_of
 from .table2 import GRID_TITLES, grid_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = 2
-MARKERS = "osD^vP*X"
-LINES = ("-", "--", "-.", ":")
-# Height of a panel and of a line of the title in inches.
-PANEL, TITLE_LINE = 1.75, 0.14
+COLUMNS, LEGEND_COLUMNS = 2, 4
+# Heights in inches: of a panel, of a line of the legend, and of the title with the axis below.
+PANEL, LEGEND_LINE, AROUND = 1.75, 0.2, 0.65
+BORDER = {"color": "0.4", "linestyle": (0, (1, 1)), "linewidth": 0.9}
 
 
 def curves(cells: pd.DataFrame, architectures: list[str]) -> pd.DataFrame:
@@ -57,15 +57,15 @@ def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_le
         places = np.array([lengths.index(length) for length in own["length"]]) + shift
         errors = np.array([own["percent"] - own["low"], own["high"] - own["percent"]]).clip(min=0)
         axis.errorbar(
-            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % 8],
-            markersize=3.0, linewidth=1.0, linestyle=LINES[position % 4], elinewidth=0.6, clip_on=False,
-            label=selection.ARCHITECTURE_TITLES.get(name, name),
+            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % len(MARKERS)],
+            markersize=3.0, linewidth=1.0, linestyle=LINE_STYLES[position % len(LINE_STYLES)],
+            elinewidth=0.6, clip_on=False, label=selection.ARCHITECTURE_TITLES.get(name, name),
         )  # fmt: skip
     axis.set_xticks(range(len(lengths)), [length_label(length) for length in lengths])
     axis.set_ylim(-2, 102)
     within = sum(length <= training_length for length in lengths)
     if 0 < within < len(lengths):
-        axis.axvline(within - 0.5, color="0.4", linestyle=(0, (1, 1)), linewidth=0.9)
+        axis.axvline(within - 0.5, **BORDER)
 
 
 def draw(results: Results) -> Drawing:
@@ -88,21 +88,17 @@ def draw(results: Results) -> Drawing:
         panel(axis, table, names, scale.length)
         axis.set_title(label, fontsize=8)
         if position % columns == 0:
-            axis.set_ylabel("needles answered (%)")
+            axis.set_ylabel("needles answered (%)\nmean over depths")
         if position + columns >= len(tables):
             axis.set_xlabel("context length (tokens)")
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(names)), fontsize=7)
-    mix = f"\n{textwrap.fill(selection.mix_note(scale), 105)}" if selection.mix_note(scale) else ""
-    trained = any(grid.wording == "trained" for grid in niah.additional)
-    mix += "\n(the wording named trained is one of the mix)" if mix and trained else ""
-    heading = (
-        f"Needles by kind of prompt, scale {scale.name} (ours, not in the paper)\n"
-        f"mean over depths; bars: 95% intervals; dotted: border behind the training length {scale.length}{mix}"
-    )
-    figure.suptitle(heading, fontsize=8.5)
-    legend = 0.2 * int(np.ceil(len(names) / 4))
-    figure.set_figheight(0.5 + TITLE_LINE * len(heading.splitlines()) + PANEL * rows + legend)
+    handles, _ = axes.flat[0].get_legend_handles_labels()
+    handles.append(Line2D([], [], color="0.4", marker="|", markersize=7, linestyle="none", label="95% interval"))
+    if any(table["length"].min() <= scale.length < table["length"].max() for _, table in tables):
+        handles.append(Line2D([], [], **BORDER, label=f"training length {scale.length} | longer"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=7)
+    figure.suptitle(title_of("Needles by kind of prompt (ours)", scale), fontsize=8.5)
+    lines = int(np.ceil(len(handles) / LEGEND_COLUMNS))
+    figure.set_figheight(AROUND + PANEL * rows + LEGEND_LINE * lines)
     data = pd.concat([table.assign(grid=label) for label, table in tables], ignore_index=True)
     settings = {"scale": scale.name, "drawn": [model.name for model in models]}
     return Drawing(figure, data.assign(scale=scale.name), settings)

@@ -264,6 +264,18 @@ def boundary_note(lengths: list[int], training_length: int) -> str:
     """What the dashed line of :func:`needle_grid` parts, in words; without a line why there is none."""
     within, beyond = [n for n in lengths if n <= training_length], [n for n in lengths if n > training_length]
     if within and beyond:
-        parted = f"{max(within)} | {min(beyond)}"
-        return f"dashed: border between columns up to the training length and longer ones ({parted} tokens)"
+        return f"up to the training length | longer ({max(within)} | {min(beyond)} tokens)"
     return f"all lengths are {'up to' if within else 'beyond'} the training length"
+
+
+def needle_handles(lengths: list[int], training_length: int) -> list[Line2D]:
+    """Legend lines of :func:`needle_grid`: its curve and its border; a text alone where it has no border."""
+    from matplotlib.lines import Line2D
+
+    curve = Line2D([], [], color="white", marker="o", markersize=2.6, path_effects=OUTLINE)
+    curve.set_label("mean over depth, on the labels of the rows (0 to 100%)")
+    parted = min(lengths) <= training_length < max(lengths)
+    style = {"color": "white", "linestyle": "--", "linewidth": 1.0, "path_effects": OUTLINE}
+    border = Line2D([], [], **(style if parted else {"linestyle": "none"}))
+    border.set_label(boundary_note(lengths, training_length))
+    return [curve, border]

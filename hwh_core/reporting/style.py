@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,17 +31,19 @@ COLOUR_MAPS = {
     "accuracy": "cividis",
 }
 METRIC_TITLES = {"rfis": "RFIS", "rpd": "RPD", "qr": "QRscore", "ld": "LDscore", "norm": "|q||k|"}
-# Okabe and Ito (2008): distinguishable with all common kinds of colour blindness.
+# Okabe and Ito (2008): distinguishable with all common kinds of colour blindness. Their yellow is left out: it has a
+# contrast of 1.3 to white paper, the faintest of these has 2.2. The wine of Tol (2021) stands for it: to whichever of
+# them it is nearest, with any kind of colour blindness, two of them are nearer to each other.
 OKABE_ITO = {
     "black": "#000000",
     "orange": "#E69F00",
     "sky": "#56B4E9",
     "green": "#009E73",
-    "yellow": "#F0E442",
     "blue": "#0072B2",
     "vermillion": "#D55E00",
     "purple": "#CC79A7",
 }
+WINE = "#882255"
 ARCHITECTURE_COLOURS = {
     "transformer": OKABE_ITO["black"],
     "gdn": OKABE_ITO["orange"],
@@ -49,8 +52,14 @@ ARCHITECTURE_COLOURS = {
     "hwh_std_r": OKABE_ITO["vermillion"],
     "hwh_swa": OKABE_ITO["green"],
     "hwh_uniform13": OKABE_ITO["purple"],
-    "hwh_outer13": OKABE_ITO["yellow"],
+    "hwh_outer13": WINE,
 }
+# What models without a colour of their own take, in this order: those first that few figures hold already. Black is
+# the Transformer's alone.
+FREE_COLOURS = (WINE, *(OKABE_ITO[name] for name in ("purple", "green", "orange", "sky", "vermillion", "blue")))
+# Curves of one figure are told apart by these as well: colours come again where there are more models than colours.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINE_STYLES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++")
 # Drawing dates and versions would change a figure's bytes at every run.
 METADATA = {
@@ -79,17 +88,25 @@ def use_style() -> None:
     plt.style.use(Path(__file__).with_name("hwh.mplstyle"))
 
 
-def colour_of(architecture: str, position: int = 0) -> str:
-    """Colour of an architecture; unknown ones take the palette in turn."""
-    return ARCHITECTURE_COLOURS.get(architecture, list(OKABE_ITO.values())[position % len(OKABE_ITO)])
+def colours_of(names: Iterable[str], architectures: Mapping[str, str] | None = None) -> dict[str, str]:
+    """A colour for each of the curves or bars of one figure, by name, in the order given.
 
-
-def colours_of(architectures: Sequence[str]) -> dict[str, str]:
-    """A colour each: those that have one keep it, the others take in turn what is left of the palette."""
-    taken = {ARCHITECTURE_COLOURS[name] for name in architectures if name in ARCHITECTURE_COLOURS}
-    free = [colour for colour in OKABE_ITO.values() if colour not in taken] or list(OKABE_ITO.values())
-    others = [name for name in architectures if name not in ARCHITECTURE_COLOURS]
-    return {name: ARCHITECTURE_COLOURS.get(name) or free[others.index(name) % len(free)] for name in architectures}
+    The names are architectures; where ``architectures`` holds one, it is a model of the architecture that stands there.
+    The first of an architecture that has a colour of its own gets that; each of the others gets the colour that fewest
+    here have, the first of :data:`FREE_COLOURS` among equals.
+    """
+    ordered = list(dict.fromkeys(names))
+    found: dict[str, str] = {}
+    for name in ordered:
+        own = ARCHITECTURE_COLOURS.get((architectures or {}).get(name, name))
+        if own is not None and own not in found.values():
+            found[name] = own
+    used = Counter(found.values())
+    for name in ordered:
+        if name not in found:
+            found[name] = min(FREE_COLOURS, key=lambda colour: used[colour])
+            used[found[name]] += 1
+    return {name: found[name] for name in ordered}
 
 
 def write_drawing(

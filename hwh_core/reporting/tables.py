@@ -11,8 +11,9 @@ import pandas as pd
 
 from ..files import atomic_write
 from ..provenance import write_manifest
+from .comparisons import refuse_if_missing
 from .intervals import combine
-from .selection import TableId, refuse_if_missing, table_name
+from .selection import TableId, table_name
 
 if TYPE_CHECKING:
     from .results import Results
@@ -169,7 +170,7 @@ def make_and_write(number: TableId, results: Results, prefix: str | Path) -> lis
     """
     from importlib import import_module
 
-    refuse_if_missing(results.preset, "table", number)
+    refuse_if_missing(results.preset, number)
     started = time.time()
     table = import_module(f"{__package__}.{table_name(number)}").make(results)
     return write_table_files(table, prefix, results, started)

@@ -275,13 +275,3 @@ def test_values_of_one_length_are_refused(results, minimal_preset, capsys):
     code, _, error = hwh(capsys)
     assert code == 1
     assert "values of one length cannot be told from the words around them" in error
-
-
-def test_models_get_colours_of_their_own():
-    from hwh_core.onset_drawing import model_colours
-
-    models = {"a": "inter", "b": "variant", "c": "inter", "d": "hwh_std_r", "e": "another"}
-    colours = model_colours(models)
-    assert set(colours) == set(models)
-    assert len(set(colours.values())) == len(models)
-    assert len(model_colours({str(number): "variant" for number in range(12)})) == 12

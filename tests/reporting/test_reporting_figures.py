@@ -227,12 +227,15 @@ def test_a_needle_grid_has_full_depth_on_top_and_the_mean_on_the_same_scale():
     [(256, "(256 | 512 tokens)", 1), (300, "(256 | 512 tokens)", 1), (64, "all lengths are beyond", 0),
      (512, "all lengths are up to", 0)],
 )  # fmt: skip
-def test_the_title_says_where_the_dashed_line_stands(training_length, note, lines):
+def test_the_legend_says_where_the_dashed_line_stands(training_length, note, lines):
     use_style()
     figure, axis = plt.subplots()
     panels.needle_grid(axis, cells(lambda n, d: 0.0), "GDN", training_length)
     plt.close(figure)
     assert note in panels.boundary_note([128, 256, 512], training_length)
+    curve, border = panels.needle_handles([128, 256, 512], training_length)
+    assert (curve.get_linestyle(), border.get_linestyle()) == ("-", "--" if lines else "None")
+    assert note in border.get_label()
     assert sum(line.get_linestyle() == "--" for line in axis.lines) == lines
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import report_preset as presets
 
-from hwh_core.reporting import requirements, selection
+from hwh_core.reporting import comparisons, requirements, selection
 from hwh_core.reporting.selection import Condition, ReportError
 from hwh_core.reporting.style import use_style
 
@@ -33,7 +33,7 @@ def test_no_reporting_module_loads_torch_or_transformers():
 def test_every_figure_and_table_has_a_module_and_a_caption():
     captions = PACKAGE.parents[1] / "workflow" / "report"
     names = [selection.figure_name(figure) for figure in FIGURES]
-    for name in (*names, *map(selection.table_name, TABLES)):
+    for name in (*names, *map(selection.table_name, (*TABLES, *comparisons.COMPARISONS))):
         assert (PACKAGE / f"{name}.py").is_file()
         assert len((captions / f"{name}.rst").read_text(encoding="utf-8")) > 40
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
+import jinja2
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import report_preset as presets
 import report_tree as tree
 
 from hwh_core.config import ConfigError, PresetConfig, validate_preset
-from hwh_core.reporting import claims_hybrid, ledger, requirements, selection
+from hwh_core.reporting import captions, claims_hybrid, ledger, requirements, selection
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
-from hwh_core.reporting.style import colour_of, colours_of, draw_and_write
+from hwh_core.reporting.style import draw_and_write, use_style
 
 MIX = {"sequence_share": 0.5, "pairs_per_sequence": 10, "repeat_share": 0.4, "value_digits": [4, 7]}
 CONTROLS = [
@@ -89,16 +93,40 @@ def test_every_table_of_scores_names_the_mix(mixed, number):
     assert sum("retrieval mix, which the paper does not have" in note for note in table(mixed, number).notes) == 1
 
 
-@pytest.mark.parametrize("number", [4, 5, 6, 15])
+@pytest.mark.parametrize("number", [4, 5, 6, 15, "needle_wordings"])
 def test_every_figure_of_needles_names_the_mix_and_leaves_the_controls_out(mixed, number):
+    """The mix stands in the title, which is one line that fits the figure, as the legend does."""
+    use_style()
     results = Results(mixed.root, mixed.preset)
-    drawing = importlib.import_module(f"hwh_core.reporting.fig{number}").draw(results)
-    texts = [drawing.figure.get_suptitle(), *(axis.get_title() for axis in drawing.figure.axes)]
-    assert sum("retrieval mix, which the paper" in text.replace("\n", " ") for text in texts) == 1
+    drawing = importlib.import_module(f"hwh_core.reporting.{selection.figure_name(number)}").draw(results)
+    assert drawing.figure.get_suptitle().endswith(", scale tiny, trained with a retrieval mix (not in the paper)")
+    drawing.figure.draw_without_rendering()
+    for part in (drawing.figure._suptitle, *drawing.figure.legends):
+        box = part.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= drawing.figure.bbox.width
+    assert "\n" not in drawing.figure.get_suptitle()
+    plt.close(drawing.figure)
     assert not any(name.endswith("nomix") for name in drawing.settings["drawn"])
     assert {str(path.relative_to(mixed.root)) for path in results.used} == set(
         requirements.figure_inputs(mixed.preset, number)
     )
+
+
+@pytest.mark.parametrize("number", [4, 5, 6, 15, "needle_wordings", "head_influence"])
+def test_captions_describe_the_mix_that_titles_name(mixed, laptop, number):
+    caption = Path(captions.__file__).parents[2] / "workflow/report" / f"{selection.figure_name(number)}.rst"
+    note = captions.caption_note(mixed.preset, number)
+    assert note.startswith("Trained with a retrieval mix, which the paper does not have: 50% of the sequences carry 10")
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(caption.read_text(encoding="utf-8"))
+    told = template.render(snakemake=SimpleNamespace(params=SimpleNamespace(note=note)))
+    assert told.endswith(f"\n\n{note}")
+    assert captions.caption_note(laptop.preset, number) == ""
+    assert "mix, which" not in template.render(snakemake=SimpleNamespace(params=SimpleNamespace(note="")))
+
+
+def test_titles_and_captions_without_a_mix_name_none(mixed, laptop):
+    assert captions.title_of("Needles", laptop.preset.hwh.scales[0]) == "Needles, scale tiny"
+    assert captions.caption_note(mixed.preset, 3) == ""
 
 
 def test_table_2_shows_controls_and_additional_grids_in_places_of_their_own(mixed):
@@ -188,10 +216,3 @@ def test_a_figure_shows_all_kinds_of_prompts_side_by_side(mixed, tmp_path):
 def test_kinds_of_prompts_need_a_second_kind(laptop):
     with pytest.raises(ReportError, match=r"needle_wordings cannot be made.*evaluation\.niah\.additional"):
         draw_and_write("needle_wordings", laptop.results(), "unused")
-
-
-def test_architectures_of_a_figure_have_colours_of_their_own():
-    names = [*presets.ALL[:4], "variant", "other"]
-    colours = colours_of(names)
-    assert len(set(colours.values())) == len(names)
-    assert colours["transformer"] == colour_of("transformer")

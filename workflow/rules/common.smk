@@ -14,7 +14,7 @@ from hwh_core.config import ConfigError, validate_preset
 from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
-from hwh_core.reporting import requirements, selection
+from hwh_core.reporting import captions, comparisons, requirements, selection
 
 try:
     PRESET = validate_preset(
@@ -204,7 +204,7 @@ figure_files = [
 ]
 table_files = [
     f"<results>/tables/{selection.table_name(table)}.{kind}"
-    for table in PRESET.targets.tables
+    for table in [*PRESET.targets.tables, *PRESET.targets.comparisons]
     for kind in ("csv", "md", "tex")
 ]
 

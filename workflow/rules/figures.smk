@@ -37,6 +37,7 @@ for figure in [
             program=program("draw_figure"),
             code=code("draw_figure", f"hwh_core/reporting/{figure_name}.py"),
             figure=figure,
+            note=captions.caption_note(PRESET, figure),
             folder=lambda wildcards: RESULTS,
             stem=lambda wildcards, output: os.path.splitext(output[0])[0],
             settings=lambda wildcards: settings(PRESET),

@@ -1,7 +1,7 @@
 # One rule a table, named as the paper names it, and the claims ledger.
 
 
-for table in PRESET.targets.tables:
+for table in [*PRESET.targets.tables, *PRESET.targets.comparisons]:
 
     table_name = selection.table_name(table)
 
@@ -9,7 +9,7 @@ for table in PRESET.targets.tables:
         name:
             table_name
         input:
-            under_results(requirements.table_inputs(PRESET, table)),
+            under_results(comparisons.table_inputs(PRESET, table)),
         output:
             report(
                 f"<results>/tables/{table_name}.csv",
