@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import platform
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .files import sha256_of, write_json
 
@@ -34,6 +35,8 @@ PLUMBING = (
 OPTIONAL_CODE = {
     "scripts/train.py": {"retrieval_mix": ("hwh_core/data/retrieval_", "hwh_core/retrieval_split.py")},
 }
+# Files that were edited without any result changing, each with the test that shows it: they count as what they were.
+EQUIVALENTS = Path(__file__).with_name("equivalent_code.json")
 # The clock of the day may be set back during weeks of work, which would make durations negative; this one is not set.
 _EPOCH = time.time() - time.monotonic()
 RECORDED_PACKAGES = (
@@ -156,22 +159,58 @@ def data_files(path: Path) -> list[Path]:
     return sorted({found for pattern in patterns for found in path.parent.glob(pattern)})
 
 
+class Equivalent(NamedTuple):
+    """A source file that gives what an earlier form of it gave.
+
+    ``file`` is relative to the repository root; ``was`` and ``now`` are :func:`syntax_hash` of the earlier form (None
+    for a file that was not there) and of the present one; ``shown_by`` is the test that holds both against each other.
+    """
+
+    file: str
+    was: str | None
+    now: str
+    why: str
+    shown_by: str
+
+
+@cache
+def equivalents() -> tuple[Equivalent, ...]:
+    """What :data:`EQUIVALENTS` declares."""
+    return tuple(Equivalent(**entry) for entry in json.loads(EQUIVALENTS.read_text(encoding="utf-8")))
+
+
+def counted_hash(file: Path) -> str | None:
+    """:func:`syntax_hash` of a file, or that of the earlier form which it is declared equivalent to.
+
+    A declaration is of one state of the file: after a further edit the file counts as itself again.
+    """
+    found, name = syntax_hash(file), _relative_name(file)
+    return next((entry.was for entry in equivalents() if entry.file == name and entry.now == found), found)
+
+
+def standing_in(script: str) -> set[str]:
+    """Files that a program runs and that count as an earlier form; paths relative to the repository root."""
+    run = {_relative_name(file): file for file in import_closure(ROOT / script, ends=PLUMBING)}
+    return {entry.file for entry in equivalents() if entry.file in run and syntax_hash(run[entry.file]) == entry.now}
+
+
 @cache
 def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[str, ...] = PLUMBING) -> str:
     """Hash of everything that the given files run (import closure, by syntax tree): 16 hexadecimal digits.
 
     Paths are relative to the repository root. An edit in a comment or docstring leaves the hash as it is. Templates
-    and other files that a module names in DATA_FILES belong to it, by their content. With
+    and other files that a module names in DATA_FILES belong to it, by their content. A file of
+    :data:`EQUIVALENTS` counts as what it was: results that took weeks outlive work on the code that made them. With
     ``only``, files whose path starts with none of these prefixes are left out, with ``without`` those whose path starts
     with one of these and what only they import: no result must be made anew since the writing of a manifest was mended.
     """
     closure = sorted({file for path in paths for file in import_closure(ROOT / path, ends=without)})
-    content = {file: syntax_hash(file) for file in closure}
+    content: dict[Path, str | None] = {file: counted_hash(file) for file in closure}
     content |= {file: sha256_of(file) for module in closure for file in data_files(module)}
     lines = [
         f"{found}  {name}"
         for name, found in ((_relative_name(file), found) for file, found in content.items())
-        if (only is None or name.startswith(only)) and not name.startswith(without)
+        if found is not None and (only is None or name.startswith(only)) and not name.startswith(without)
     ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .config import PresetConfig
 from .files import sha256_of
 from .progress import progress
-from .provenance import ROOT, code_hash, program_hash
+from .provenance import ROOT, code_hash, program_hash, standing_in
 from .scripting import UserError
 
 SUFFIX = ".manifest.json"
@@ -282,6 +282,11 @@ class Verifier:
         for module, expected in manifest.get("modules", {}).items():
             if not (ROOT / module).is_file() or code_hash(module) != expected:
                 yield Reason("code", f"{module}, which {script} loads, has changed")
+
+    def counted_as_before(self) -> set[str]:
+        """Source files behind the artifacts that count as an earlier form of theirs; see ``equivalent_code.json``."""
+        programs = {manifest["script"] for manifest in self.manifests.values() if manifest["code_hash"] is not None}
+        return {file for program in programs if (ROOT / program).is_file() for file in standing_in(program)}
 
     def check(self) -> list[Finding]:
         """One finding an artifact, sorted by path; an artifact made from one that no longer follows says so.

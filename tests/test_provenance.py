@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import time
 from pathlib import Path
@@ -51,7 +52,8 @@ USERS = {
 
 def forget() -> None:
     """Drop what the process remembers of sources, as a new process would."""
-    for function in (provenance._tree, provenance.syntax_hash, provenance._imports, provenance.code_hash):
+    remembered = (provenance._tree, provenance.syntax_hash, provenance._imports, provenance.code_hash)
+    for function in (*remembered, provenance.equivalents):
         function.cache_clear()
 
 
@@ -144,7 +146,8 @@ def test_every_data_file_is_named_by_the_module_that_loads_it():
     seen = {file for found in (*named.values(), *by_rules) for file in found}
     files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert files
-    assert files <= seen
+    # What says which code counts as which is no part of any result.
+    assert files - {provenance.EQUIVALENTS} <= seen
 
 
 @pytest.mark.parametrize(
@@ -282,3 +285,65 @@ def test_manifest_of_a_program_outside_the_project_has_no_code_hash(tmp_path):
     )
     assert manifest["script"] == "mine.py"
     assert manifest["code_hash"] is None
+
+
+def declare(project, monkeypatch, **entry) -> None:
+    """Declare one file of the small project equivalent to an earlier form."""
+    path = project / "equivalent_code.json"
+    path.write_text(json.dumps([{"why": "faster", "shown_by": "a test", **entry}]), encoding="utf-8")
+    monkeypatch.setattr(provenance, "EQUIVALENTS", path)
+
+
+def test_a_declared_edit_counts_as_what_was_before_and_the_next_edit_does_not(project, monkeypatch):
+    before, file = hashes(), project / "hwh_core" / "base.py"
+    was = provenance.syntax_hash(file)
+    file.write_text("def value():\n    return 2 + 1\n", encoding="utf-8")
+    assert hashes()["scripts/one.py"] != before["scripts/one.py"]
+    declare(project, monkeypatch, file="hwh_core/base.py", was=was, now=provenance.syntax_hash(file))
+    assert hashes() == before
+    assert provenance.standing_in("scripts/one.py") == {"hwh_core/base.py"}
+    assert provenance.standing_in("scripts/three.py") == set()
+    # Of this file alone: another with the same text is not meant.
+    other = project / "hwh_core" / "middle.py"
+    kept = other.read_text(encoding="utf-8")
+    other.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    assert hashes()["scripts/one.py"] != before["scripts/one.py"]
+    other.write_text(kept, encoding="utf-8")
+    file.write_text("def value():\n    return 4\n", encoding="utf-8")
+    assert hashes()["scripts/one.py"] != before["scripts/one.py"]
+    assert provenance.standing_in("scripts/one.py") == set()
+
+
+def test_a_file_that_was_not_there_can_be_declared(project, monkeypatch):
+    before, file = hashes(), project / "hwh_core" / "base.py"
+    was, added = provenance.syntax_hash(file), project / "hwh_core" / "added.py"
+    added.write_text("VALUE = 3\n", encoding="utf-8")
+    file.write_text("from .added import VALUE\n\n\ndef value():\n    return VALUE\n", encoding="utf-8")
+    forget()
+    path = project / "equivalent_code.json"
+    entries = [("hwh_core/base.py", was, file), ("hwh_core/added.py", None, added)]
+    path.write_text(
+        json.dumps(
+            [
+                {"file": name, "was": old, "now": provenance.syntax_hash(new), "why": "split", "shown_by": "a test"}
+                for name, old, new in entries
+            ]
+        ),
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(provenance, "EQUIVALENTS", path)
+    assert hashes() == before
+
+
+def test_every_declaration_is_of_the_present_code_and_names_a_test_that_is_there():
+    forget()
+    entries = provenance.equivalents()
+    assert len({entry.file for entry in entries}) == len(entries)
+    for entry in entries:
+        assert provenance.syntax_hash(provenance.ROOT / entry.file) == entry.now != entry.was, (
+            f"{entry.file} was edited since it was declared equivalent: show again that no result changes and write "
+            "its present syntax_hash as `now`, or remove the entry"
+        )
+        file, _, name = entry.shown_by.partition("::")
+        assert f"def {name}(" in (provenance.ROOT / file).read_text(encoding="utf-8")
+        assert entry.why

@@ -99,4 +99,10 @@ def run(args: argparse.Namespace) -> int:
         for finding in stale:
             print(short_line(finding, args.results))
         print("\n".join(summary(findings, verifier.reference)))
+        declared = verifier.counted_as_before()
+        if declared:
+            print(
+                "edited since without a change of results, each with the test that shows it "
+                f"(hwh_core/equivalent_code.json): {', '.join(sorted(declared))}"
+            )
     return 1 if stale else 0

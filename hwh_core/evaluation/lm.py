@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,7 @@ class HwHLM(HFLM):
         self.rolling_window = rolling_window
         self.add_bos_token = add_bos
         self.row_labels = row_labels or {}
+        self.encoded: dict[str, list[int]] = {}
         self.generated: dict[tuple[int, tuple[int, ...]], str] = {}
         self.generated_for: set[str | None] = set()
         self.counts: dict[str | None, RequestCount] = defaultdict(RequestCount)
@@ -120,9 +122,25 @@ class HwHLM(HFLM):
         row = labels[request.doc_id] if labels and request.doc_id is not None else f"row {request.doc_id}"
         return f"task {request.task_name}, {row}"
 
+    @contextmanager
+    def encoded_together(self, texts: Iterable[str]) -> Iterator[None]:
+        """Within, :meth:`tok_encode` knows the tokens of these texts: each made once, all in one call.
+
+        The choices of a question share its text, and on a card the texts one by one take longer than the model does.
+        """
+        distinct = list(dict.fromkeys(texts))
+        if distinct:
+            tokens = self.tokenizer(distinct, add_special_tokens=False)["input_ids"]
+            self.encoded = dict(zip(distinct, tokens, strict=True))
+        try:
+            yield
+        finally:
+            self.encoded = {}
+
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Tokens of a text, with the beginning token before them only if ``add_bos`` asks for it."""
-        tokens = self.tokenizer.encode(string, add_special_tokens=False)
+        known = self.encoded.get(string)
+        tokens = self.tokenizer.encode(string, add_special_tokens=False) if known is None else list(known)
         begins = self.add_bos_token if add_special_tokens is None else add_special_tokens
         return [self.tokenizer.bos_token_id, *tokens] if begins and self.add_bos_token else tokens
 
@@ -139,21 +157,24 @@ class HwHLM(HFLM):
         Raises :class:`EvaluationError` for an empty continuation and for a sequence over the model's limit.
         """
         encoded: list[Encoded] = []
-        for request in requests:
-            context, continuation = request.args
-            where = self.describe(request)
-            if not continuation.strip():
-                raise EvaluationError(f"{where}: choice {request.idx} is empty; there is nothing to score")
-            if context == "":
-                prompt, target = [self.prefix_token_id], self.tok_encode(continuation, add_special_tokens=False)
-            else:
-                prompt, target = self._encode_pair(context, continuation)
-            if not prompt or not target:
-                raise EvaluationError(f"{where}: choice {request.idx} adds no token of its own to the prompt")
-            length = len(prompt) + len(target) - 1
-            self._check_length(length, where, "the prompt with its answer")
-            self.counts[request.task_name].add(length, len(target))
-            encoded.append(((context, continuation), prompt, target))
+        # What lm-eval's _encode_pair asks for: the context without the spaces at its end, and the whole.
+        texts = (text for request in requests for text in (request.args[0].rstrip(), "".join(request.args)))
+        with self.encoded_together(texts):
+            for request in requests:
+                context, continuation = request.args
+                where = self.describe(request)
+                if not continuation.strip():
+                    raise EvaluationError(f"{where}: choice {request.idx} is empty; there is nothing to score")
+                if context == "":
+                    prompt, target = [self.prefix_token_id], self.tok_encode(continuation, add_special_tokens=False)
+                else:
+                    prompt, target = self._encode_pair(context, continuation)
+                if not prompt or not target:
+                    raise EvaluationError(f"{where}: choice {request.idx} adds no token of its own to the prompt")
+                length = len(prompt) + len(target) - 1
+                self._check_length(length, where, "the prompt with its answer")
+                self.counts[request.task_name].add(length, len(target))
+                encoded.append(((context, continuation), prompt, target))
         return self._loglikelihood_tokens(encoded, disable_tqdm=disable_tqdm)
 
     def _loglikelihood_tokens(
@@ -177,16 +198,17 @@ class HwHLM(HFLM):
         self._check_length(window, "held_out_perplexity.window", "a window")
         owners: list[int] = []
         encoded: list[Encoded] = []
-        for number, request in enumerate(requests):
-            (text,) = request.args
-            tokens = self.tok_encode(text, add_special_tokens=False)
-            if not tokens:
-                raise EvaluationError(f"{self.describe(request)}: the text is empty; there is nothing to score")
-            for pair in get_rolling_token_windows(tokens, self.prefix_token_id, window, context_len=1):
-                context, continuation = make_disjoint_window(pair)
-                self.counts[request.task_name].add(len(context) + len(continuation) - 1, len(continuation))
-                owners.append(number)
-                encoded.append((None, context, continuation))
+        with self.encoded_together(request.args[0] for request in requests):
+            for number, request in enumerate(requests):
+                (text,) = request.args
+                tokens = self.tok_encode(text, add_special_tokens=False)
+                if not tokens:
+                    raise EvaluationError(f"{self.describe(request)}: the text is empty; there is nothing to score")
+                for pair in get_rolling_token_windows(tokens, self.prefix_token_id, window, context_len=1):
+                    context, continuation = make_disjoint_window(pair)
+                    self.counts[request.task_name].add(len(context) + len(continuation) - 1, len(continuation))
+                    owners.append(number)
+                    encoded.append((None, context, continuation))
         totals = [0.0] * len(requests)
         scores = self._loglikelihood_tokens(encoded, disable_tqdm=disable_tqdm)
         for owner, (log_probability, _) in zip(owners, scores, strict=True):
@@ -199,15 +221,16 @@ class HwHLM(HFLM):
         Raises :class:`EvaluationError` for sampling and for a prompt that leaves no room for ``max_gen_toks``.
         """
         prompts: list[list[int]] = []
-        for request in requests:
-            context, options = request.args
-            if options.get("do_sample", False):
-                raise EvaluationError(f"{self.describe(request)}: only greedy generation is supported")
-            tokens = self.tok_encode(context)
-            length = len(tokens) + self._new_tokens(options)
-            self._check_length(length, self.describe(request), "the prompt with its room for the answer")
-            self.counts[request.task_name].add(len(tokens), 0)
-            prompts.append(tokens)
+        with self.encoded_together(request.args[0] for request in requests):
+            for request in requests:
+                context, options = request.args
+                if options.get("do_sample", False):
+                    raise EvaluationError(f"{self.describe(request)}: only greedy generation is supported")
+                tokens = self.tok_encode(context)
+                length = len(tokens) + self._new_tokens(options)
+                self._check_length(length, self.describe(request), "the prompt with its room for the answer")
+                self.counts[request.task_name].add(len(tokens), 0)
+                prompts.append(tokens)
         answers = [""] * len(requests)
         for room, members in self._to_generate(requests, prompts).items():
             for batch in token_batches([len(prompt) + room for prompt in members], self.batch_tokens):

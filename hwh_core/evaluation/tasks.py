@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,13 @@ def _build(config: dict[str, Any], split: str, rows: list[Row]) -> Task:
     # It warns that custom data sets take arguments, which ours does not.
     logger.setLevel(logging.ERROR)
     try:
-        return ConfigurableTask(config=config)
+        task = ConfigurableTask(config=config)
     finally:
         logger.setLevel(level)
+    # lm-eval makes the rows anew from the data set whenever it counts, reads or names them.
+    rows_made = task.eval_docs
+    setattr(task, f"{split}_docs", lambda: rows_made)
+    return task
 
 
 def _build_from_class(cls: type[Task], name: str, dataset: Any) -> Task:
@@ -77,9 +82,36 @@ def _build_from_class(cls: type[Task], name: str, dataset: Any) -> Task:
     return task
 
 
+def _odd_field(rows: Sequence[Row]) -> tuple[int, str] | None:
+    """Number and field of the first row with a value of another type than those before it; None if there is none."""
+    kinds: dict[str, type] = {}
+    for number, row in enumerate(rows):
+        for key, value in row.items():
+            if value is not None and kinds.setdefault(key, type(value)) is not type(value):
+                return number, key
+    return None
+
+
 def build_task(rows: TaskRows) -> Task:
-    """The task over the given rows, zero-shot."""
-    return _build(task_config(rows.spec.name), rows.spec.split, rows.rows)
+    """The task over the given rows, zero-shot.
+
+    Raises :class:`EvaluationError` for rows that are no table: a field that is a number here and a text there.
+    """
+    from pyarrow import ArrowException
+
+    name = rows.spec.name
+    try:
+        return _build(task_config(name), rows.spec.split, rows.rows)
+    except ArrowException as error:
+        odd = _odd_field(rows.rows)
+        if odd is None:
+            raise EvaluationError(f"task {name}: its rows are no table ({str(error).splitlines()[0]})") from None
+        number, key = odd
+        value = rows.rows[number][key]
+        raise EvaluationError(
+            f"task {name}, {rows.labels[number]}: field {key!r} is {value!r}, a {type(value).__name__}, and of another "
+            "type in the rows before; write it in one type in all rows"
+        ) from None
 
 
 def held_out_task(documents: list[Row]) -> Task:

@@ -299,6 +299,19 @@ def test_folder_without_manifests_is_refused(tmp_path, minimal_preset):
         check(tmp_path, minimal_preset)
 
 
+def test_code_that_counts_as_an_earlier_form_is_named(results, minimal_preset, capsys, monkeypatch):
+    preset = Path("my.json.yaml")
+    preset.write_text(json.dumps(minimal_preset), encoding="utf-8")
+    monkeypatch.setattr("hwh_core.verification.standing_in", lambda program: {f"hwh_core/{Path(program).stem}.py"})
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["verify", str(results), "--config", str(preset)])
+    programs = {json.loads(path.read_text(encoding="utf-8"))["script"] for path in results.rglob("*.manifest.json")}
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert caught.value.code == 0
+    assert last.startswith("edited since without a change of results, each with the test that shows it")
+    assert last.endswith(": " + ", ".join(sorted(f"hwh_core/{Path(program).stem}.py" for program in programs)))
+
+
 def test_command_prints_and_exits_by_the_findings(results, minimal_preset, capsys):
     preset = Path("my.json.yaml")
     preset.write_text(json.dumps(minimal_preset), encoding="utf-8")
