@@ -267,18 +267,11 @@ def b3(family: Family) -> tuple[list[Part], str, str]:
     near_far: dict[bool, SeedValues] = {}
     for near, rows in long.groupby(long["needle_distance"] <= family.length):
         near_far[bool(near)] = {
-            int(seed): SeedValue(100 * g["correct"].mean(), 100 * _smooth_error(g["correct"]), len(g))
-            for seed, g in rows.groupby("seed")
+            int(seed): task_scores.share_of(float(g["correct"].mean()), len(g)) for seed, g in rows.groupby("seed")
         }
     gap = difference(near_far.get(True, {}), near_far.get(False, {}))
     part = bounded("near - far (points)", gap, 50.0, np.inf, family.able("gdn"), PERCENT_DIFFERENCE)
     return [part], f"near: needle within {family.length} tokens of the end, in longer prompts", "niah.csv"
-
-
-def _smooth_error(correct: pd.Series) -> float:
-    n = len(correct)
-    p = (correct.sum() + 1) / (n + 2)
-    return math.sqrt(p * (1 - p) / n)
 
 
 def b4(family: Family) -> tuple[list[Part], str, str]:

@@ -135,10 +135,6 @@ def draw(results: Results) -> Drawing:
         tables.append(_tidy(rows, rpd))
     axes[0, 0].set_ylabel("frequency group r")
     axes[1, 0].set_ylabel("loss\n(nats/token)")
-    figure.suptitle(
-        "The band against tokens seen (ours, not in the paper)\n"
-        f"map: RPD, mean over samples, heads and layers, a column a measured step ({panels.DISPLAY_NOTE})",
-        fontsize=8.5,
-    )
+    figure.suptitle("The band against tokens seen (ours, not in the paper)", fontsize=8.5)
     _legend(figure)
     return Drawing(figure, pd.concat(tables, ignore_index=True), {"models": told})

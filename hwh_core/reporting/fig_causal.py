@@ -17,6 +17,7 @@ from .selection import pretrained_of_figure
 from .style import OKABE_ITO, TEXT_WIDTH, Drawing, use_style, write_drawing
 
 HEIGHT = 2.9
+SAMPLES = {"loss": "windows", "needle": "needles", "exact": "needles"}
 
 
 def draw(results: Results) -> Drawing:
@@ -64,16 +65,11 @@ def _draw(figure: Any, summary: pd.DataFrame, title: str) -> Drawing:
             label="this set, 95% over samples",
         )  # fmt: skip
         axis.set_title(f"{words}\nunchanged: {rows['baseline'].iloc[0]:.2f}", fontsize=8)
-        axis.set_xlabel("change", fontsize=8)
+        axis.set_xlabel(f"change ({rows['n_samples'].iloc[0]} {SAMPLES[measure]})", fontsize=8)
     counts = summary.drop_duplicates("intervention").set_index("intervention").loc[names]
     units = [f"{name}\n{row.places} {UNITS[row.kind]}" for name, row in zip(names, counts.itertuples(), strict=True)]
     axes[0].set_yticks(range(len(names)), units, fontsize=7)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
-    samples = summary.groupby("measure")["n_samples"].first()
-    figure.suptitle(
-        f"{title}: heads without output and frequencies without rotation "
-        f"({samples['loss']} windows, {samples['needle']} needles)",
-        fontsize=9,
-    )
+    figure.suptitle(f"{title}: without heads, without rotation (ours)", fontsize=8.5)
     return Drawing(figure, summary)

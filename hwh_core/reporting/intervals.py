@@ -83,6 +83,16 @@ def wilson(successes: float, n: int) -> tuple[float, float]:
     return float(max(0.0, centre - half)), float(min(1.0, centre + half))
 
 
+def proportion_stderr(successes: float, n: int) -> float:
+    """Standard error to use for a proportion, such that 1.96 of it reach either end of its Wilson interval.
+
+    It is the longer way to an end, over 1.96. The textbook's sqrt(p (1 - p) / n) is zero where all or none of the n
+    succeed; with this one 0 of 60 gives [0, 6.0%] once the lower end is cut to 0. Elsewhere it is a little larger.
+    """
+    low, high = wilson(successes, n)
+    return max(successes / n - low, high - successes / n) / NORMAL_95
+
+
 def verdict(interval: Interval, low: float = -np.inf, high: float = np.inf, *, trained: bool = True) -> Verdict:
     """Compare a 95% interval with the tolerance [low, high].
 

@@ -23,10 +23,24 @@ from ..config import (
 )
 from ..scripting import load_settings
 from . import requirements
+from .comparable import (
+    SAME_FORM,
+    SAME_PROMPTS,
+    SAME_ROWS,
+    SAME_VERSION,
+    SAME_WINDOW,
+    WINDOWED_METRICS,
+    raise_if_mixed,
+)
 from .selection import ReportError
 
+# Read as they stand: a version is no number.
+TEXT_COLUMNS = {"rows_sha256": str, "prompts_sha256": str, "task_version": str}
 HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
-SCORES_COLUMNS = {"scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256"}
+SCORES_COLUMNS = {
+    "scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256", "task_version",
+    "max_length",
+}  # fmt: skip
 CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
 CURVE_COLUMNS = {
     "rope_theta", "length_tokens", "step", "tokens", "loss_nats_per_token", "verdict", "peak_group", "peak_group_low",
@@ -126,7 +140,7 @@ class ResultFolder:
         """A CSV table that has at least ``columns``. Raises :class:`ReportError` otherwise."""
         path = self.path(name)
         try:
-            frame = pd.read_csv(path, dtype={"rows_sha256": str})
+            frame = pd.read_csv(path, dtype=TEXT_COLUMNS)
         except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
             raise ReportError(f"{path} is no CSV table ({error}); delete it and run the workflow again") from None
         missing = sorted(columns - set(frame.columns))
@@ -223,19 +237,17 @@ class Results(ResultFolder):
         return pd.concat(frames, ignore_index=True)
 
     def scores(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
-        """Task scores of several models, one below the other; one task must have been run on the same rows in all.
+        """Task scores of several models, one below the other; each task was run on the same things in all of them.
 
-        Raises :class:`ReportError` when a task's ``rows_sha256`` differs between models.
+        Raises :class:`ReportError` when rows or version of a task differ between models or are not recorded, and so
+        for the window of a perplexity of whole texts.
         """
         frame = self._hwh(scale, models, "scores.csv", SCORES_COLUMNS)
         for task, rows in frame.groupby("task"):
-            hashes = rows["rows_sha256"].dropna().unique()
-            if len(hashes) > 1:
-                culprits = rows.drop_duplicates("rows_sha256")["model"].tolist()
-                raise ReportError(
-                    f"task {task!r} of scale {scale.name!r} was run on different rows by {culprits} "
-                    f"(rows_sha256 {[h[:12] for h in hashes]}); evaluate them again on the same rows"
-                )
+            about = f"task {task!r} of scale {scale.name!r}"
+            raise_if_mixed(rows, SAME_ROWS, about)
+            raise_if_mixed(rows, SAME_VERSION, about)
+            raise_if_mixed(rows[rows["metric"].isin(WINDOWED_METRICS)], SAME_WINDOW, about)
         return frame
 
     def cells(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
@@ -251,14 +263,8 @@ class Results(ResultFolder):
 
     def _cells(self, scale: HwHScale, models: list[HwHModel], name: str) -> pd.DataFrame:
         frame = self._hwh(scale, models, name, CELLS_COLUMNS)
-        # Grids measured before prompts had a checksum have none.
-        checksums = frame.get("prompts_sha256", pd.Series(dtype=str)).dropna().unique()
-        if len(checksums) > 1:
-            culprits = frame.drop_duplicates("prompts_sha256")["model"].tolist()
-            raise ReportError(
-                f"{name} of scale {scale.name!r}: other prompts were asked of {culprits} (prompts_sha256 "
-                f"{[checksum[:12] for checksum in checksums]}); evaluate them again on the same prompts"
-            )
+        for same in (SAME_PROMPTS, SAME_FORM):
+            raise_if_mixed(frame, same, f"{name} of scale {scale.name!r}")
         return frame
 
     def head_influence(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:

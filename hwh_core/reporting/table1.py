@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .paper_values import TABLE_1_VALUES
-from .published import LANGUAGE_LARGE, LANGUAGE_SMALL, add_published
+from .published import HYBRID_NOTE, LANGUAGE_LARGE, LANGUAGE_NEAR_380M, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, models_of
 from .tables import Table
@@ -29,7 +29,8 @@ def make(results: Results) -> Table:
             empty = results_without_scores()
             table.add((f"{scale_name} (paper)", ARCHITECTURE_TITLES[name]), language_cells(empty, name, scale_name))
     table.notes = [*LANGUAGE_NOTES, *table.notes]
-    add_published(table, [*LANGUAGE_SMALL, *LANGUAGE_LARGE])
+    add_published(table, [*LANGUAGE_NEAR_380M, *LANGUAGE_LARGE])
+    table.notes.append(HYBRID_NOTE)
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..config import NiahConfig, NiahGrid
 from . import task_scores
 from .paper_values import SUMMARY
-from .published import NEEDLE_NOTE, RETRIEVAL_LARGE, add_published
+from .published import NEEDLE_NOTE, RETRIEVAL_LARGE, RULER_NOTE, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, controls, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
@@ -70,7 +70,7 @@ def make(results: Results) -> Table:
     if niah.additional:
         table.notes.append(ADDITIONAL_NOTE)
     add_published(table, RETRIEVAL_LARGE)
-    table.notes.append(NEEDLE_NOTE)
+    table.notes += [NEEDLE_NOTE, RULER_NOTE]
     table.settings = {"scale": scale.name}
     return table
 

@@ -7,6 +7,7 @@ from ..rope import inverse_frequencies, period_at, predicted_index, predicted_pe
 from .band_readings import groups_of
 from .intervals import Interval, combine, stderr_of
 from .paper_values import TABLE_3, TABLE_3_VALUES
+from .published import NORM_BAND_NOTE
 from .results import Results
 from .selection import Condition, conditions
 from .tables import Cell, Table
@@ -85,5 +86,6 @@ def make(results: Results) -> Table:
         "Verdict against the null: a peak counts only if it passes the same model at initialisation on the same "
         "samples; init peak is where that untrained model has its weak peak.",
         "Intervals of single seeds are over samples alone and too narrow; rows 'all' hold the spread over seeds.",
+        NORM_BAND_NOTE,
     ]
     return table

@@ -71,10 +71,28 @@ class Table:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def add(self, labels: tuple[str, ...], cells: dict[str, Cell]) -> None:
-        """Append a row; columns without a cell are not run. Raises ``ValueError`` for labels or columns unknown."""
+        """Append a row; columns without a cell are not run.
+
+        Raises ``ValueError`` for labels or columns unknown and for a number of the paper without its source.
+        """
         if len(labels) != len(self.label_names) or not set(cells) <= set(self.columns):
             raise ValueError(f"table {self.number}: row {labels} with {sorted(cells)} does not fit {self.columns}")
+        for column, cell in cells.items():
+            if cell.paper is not None and not cell.source:
+                raise ValueError(f"table {self.number}: row {labels}, {column}: the paper's value has no source")
         self.rows.append((labels, {column: cells.get(column, Cell(None)) for column in self.columns}))
+
+    def paper_sources(self) -> list[str]:
+        """One note a source of the paper's numbers: where they stand there, and which columns they fill here."""
+        filled: dict[str, set[str]] = {}
+        for _, cells in self.rows:
+            for column, cell in cells.items():
+                if cell.paper is not None:
+                    filled.setdefault(cell.source, set()).add(column)
+        return [
+            f"The paper's values of {', '.join(column for column in self.columns if column in found)}: {source}."
+            for source, found in filled.items()
+        ]
 
     def long(self) -> pd.DataFrame:
         """One line per cell: labels, column, ours, ci_low, ci_high, n_seeds, n, paper, published, source of these."""
@@ -145,7 +163,9 @@ def render(table: Table, kind: str, preset: str) -> str:
     )
     environment.filters["tex"] = tex_escape
     environment.filters["md"] = lambda text: str(text).replace("|", "\\|")
-    return environment.get_template(f"table.{kind}.jinja").render(table=table, preset=preset)
+    return environment.get_template(f"table.{kind}.jinja").render(
+        table=table, notes=[*table.paper_sources(), *table.notes], preset=preset
+    )
 
 
 def write_table_files(table: Table, prefix: str | Path, results: Results, started: float) -> list[Path]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from .intervals import proportion_stderr
 from .selection import ReportError
 
 
@@ -59,6 +60,15 @@ class SeedValue:
 SeedValues = dict[int, SeedValue]
 
 
+def share_of(share: float, n: int) -> SeedValue:
+    """A share (0 to 1) of ``n`` rows or prompts that were answered, in percent, with the error of a proportion.
+
+    All percentages of right answers come through here. The standard errors in scores.csv and niah_cells.csv are those
+    of a mean, which are zero where all rows agree.
+    """
+    return SeedValue(100 * share, 100 * proportion_stderr(share * n, n), n)
+
+
 def column_values(scores: pd.DataFrame, architecture: str, column: Column) -> SeedValues:
     """Values of one column by seed; percent columns come as 0 to 100. Empty when the task was not run.
 
@@ -75,11 +85,9 @@ def column_values(scores: pd.DataFrame, architecture: str, column: Column) -> Se
                 f"scores of {architecture} hold task {task!r}, metric {column.metric!r} {len(twice)} times for seed "
                 f"{twice['seed'].iloc[0]}; keep one model per architecture and seed in a scale"
             )
-        factor = 100.0 if column.percent else 1.0
-        return {
-            int(row.seed): SeedValue(factor * float(row.value), factor * float(row.stderr), int(row.n))
-            for row in rows.itertuples()
-        }
+        if column.percent:
+            return {int(row.seed): share_of(float(row.value), int(row.n)) for row in rows.itertuples()}
+        return {int(row.seed): SeedValue(float(row.value), float(row.stderr), int(row.n)) for row in rows.itertuples()}
     return {}
 
 
@@ -122,9 +130,5 @@ def needle_values(cells: pd.DataFrame, architecture: str, keep: Callable[[int], 
     rows = cells[(cells["architecture"] == architecture) & cells["length"].map(keep)]
     values: SeedValues = {}
     for seed, group in rows.groupby("seed"):
-        # Binomial error of the pooled prompts: a cell of n prompts that all agree would claim an error of zero.
-        n = int(group["n"].sum())
-        mean = float(group["mean"].mean())
-        smooth = (mean * n + 1) / (n + 2)
-        values[int(seed)] = SeedValue(100 * mean, 100 * float(np.sqrt(smooth * (1 - smooth) / n)), n)
+        values[int(seed)] = share_of(float(group["mean"].mean()), int(group["n"].sum()))
     return values

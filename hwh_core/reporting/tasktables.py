@@ -7,7 +7,7 @@ import pandas as pd
 from ..config import HwHScale
 from . import task_scores
 from .paper_values import SUMMARY, TABLE_1_VALUES
-from .published import LANGUAGE_SMALL, RETRIEVAL_LARGE, add_published
+from .published import ABLATION_NOTE, HYBRID_NOTE, LANGUAGE_NEAR_380M, RETRIEVAL_LARGE, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
@@ -20,12 +20,13 @@ LANGUAGE_COLUMNS = [
     *AVERAGES,
 ]
 RETRIEVAL_COLUMNS = [*(c.title for c in task_scores.RETRIEVAL), "Avg retrieval"]
+SHARES = "Over rows a share reaches as far as its Wilson interval on either side: 0 right of 60 is 0.00 [0.00, 6.02]."
 LANGUAGE_NOTES = [
     "Wiki ppl is lm-eval's wikitext; Held-out ppl is word perplexity on held-out articles of the preset's own text and "
     "is not WikiText.",
     "Avg (8): LAMBADA accuracy and the seven tasks, as papers on Gated DeltaNet average; Avg (7): without LAMBADA. The "
     "paper's 42.78 does not say which tasks it covers, so it stands beside both.",
-    "Accuracies in percent; intervals 95% over rows, and over seeds where there are several.",
+    f"Accuracies in percent; intervals 95% over rows, and over seeds where there are several. {SHARES}",
 ]
 
 
@@ -60,7 +61,10 @@ def _run_from_the_left(scores: pd.DataFrame) -> list[task_scores.Column]:
 
 def retrieval_notes(scores: pd.DataFrame) -> list[str]:
     """How the retrieval tasks are scored, and which of them were not run."""
-    notes = ["Retrieval: the answer is contained in the continuation, percent; documents are cut around the answer."]
+    notes = [
+        "Retrieval: the answer is contained in the continuation, percent; documents are cut around the answer.",
+        f"Intervals 95% over rows or prompts, and over seeds where there are several. {SHARES}",
+    ]
     if _run_from_the_left(scores):
         notes.append("Left: documents cut from the left, as lm-eval does, which can take the answer away.")
     run = task_scores.columns_run(scores, task_scores.RETRIEVAL)
@@ -103,7 +107,8 @@ def ablation_language(results: Results, number: int, architectures: tuple[str, .
         cells = language_cells(scores, name, scale.claim_scale)
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), cells)
     table.notes = [*LANGUAGE_NOTES, seeds_note(scale)]
-    add_published(table, LANGUAGE_SMALL)
+    add_published(table, LANGUAGE_NEAR_380M)
+    table.notes += [ABLATION_NOTE, HYBRID_NOTE]
     table.settings = {"scale": scale.name}
     return table
 

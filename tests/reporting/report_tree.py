@@ -272,12 +272,13 @@ TASKS = {
 
 
 def write_scores(
-    folder: Path, scale, model, shift: float = 0.0, tasks: dict = TASKS, n: int = 400, rows_sha256: str = SHA
-) -> None:
+    folder: Path, scale, model, shift: float = 0.0, tasks: dict = TASKS, n: int = 400, rows_sha256: str | None = SHA,
+    task_version: str | None = "1.0", max_length: int | None = 256,
+) -> None:  # fmt: skip
     rows = []
     for task, metrics in tasks.items():
         for metric, value in metrics:
-            ppl = "perplexity" in metric
+            ppl = "perplexity" in metric or metric == "bits_per_byte"
             shifted = value * (1 - shift) if ppl else value + shift
             rows.append(
                 {
@@ -292,9 +293,10 @@ def write_scores(
                     "n": n,
                     "num_truncated": 0,
                     "num_tokens": 1000,
-                    "task_version": 1.0,
+                    "task_version": task_version,
                     "rows_sha256": rows_sha256,
                     "label": task,
+                    "max_length": max_length,
                 }
             )
     put_table(folder / "scores.csv", pd.DataFrame(rows))

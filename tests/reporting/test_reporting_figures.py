@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from importlib import import_module
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,6 +23,8 @@ from hwh_core.reporting.style import COLOUR_MAPS, draw_and_write, use_style
 from hwh_core.rope import inverse_frequencies, predicted_index
 from hwh_core.scripting import UserError
 from hwh_core.verification import settings_differences
+
+CAPTIONS = Path(panels.__file__).parents[2] / "workflow/report"
 
 
 def draw(case, number: int):
@@ -412,6 +415,28 @@ def test_a_figure_draws_every_model_or_those_that_the_preset_names(two_models, n
             rows = drawing.data[drawing.data["model"] == name].reset_index(drop=True)
             pd.testing.assert_frame_equal(rows[alone.columns], alone)
     plt.close("all")
+
+
+@pytest.mark.parametrize("number", ["band_curve", "causal"])
+def test_titles_of_our_figures_are_one_line_and_captions_tell_the_rest(wide, number):
+    use_style()
+    figure = import_module(f"hwh_core.reporting.{figure_name(number)}").draw(wide.results()).figure
+    figure.draw_without_rendering()
+    parts = figure.subfigs or [figure]
+    for part in parts:
+        assert "\n" not in part.get_suptitle()
+        assert part.get_suptitle().endswith("(ours)" if number == "causal" else "(ours, not in the paper)")
+        box = part._suptitle.get_window_extent()
+        assert box.width < 0.7 * figure.bbox.width
+    caption = (CAPTIONS / f"{figure_name(number)}.rst").read_text(encoding="utf-8")
+    if number == "causal":
+        below = [axis.get_xlabel() for axis in parts[0].axes]
+        assert below == ["change (8 windows)", "change (8 needles)", "change (8 needles)"]
+        assert "their numbers stand below the panels" in caption
+    else:
+        assert panels.DISPLAY_NOTE in caption
+        assert "a column a measured step" in caption
+    plt.close(figure)
 
 
 def test_figure_10_and_14_draw_chosen_layers_of_any_model(two_models):

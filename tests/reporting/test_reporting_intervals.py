@@ -110,6 +110,16 @@ def test_wilson_interval_of_all_successes_is_not_a_point():
         intervals.wilson(0, 0)
 
 
+@pytest.mark.parametrize(("successes", "n"), [(0, 60), (1, 60), (30, 60), (45, 60), (60, 60), (0, 1), (0.4, 3)])
+def test_error_of_a_proportion_reaches_both_ends_of_its_wilson_interval(successes, n):
+    half = intervals.NORMAL_95 * intervals.proportion_stderr(successes, n)
+    low, high = intervals.wilson(successes, n)
+    reached = (successes / n - half, successes / n + half)
+    assert reached[0] <= low + 1e-12
+    assert high <= reached[1] + 1e-12
+    assert reached[0] == pytest.approx(low) or reached[1] == pytest.approx(high)
+
+
 def test_monotonic_map_keeps_the_ends_in_order():
     found = Interval(2.0, 1.0, 3.0, 2).map(lambda x: -x)
     assert (found.low, found.estimate, found.high) == (-3.0, -2.0, -1.0)
