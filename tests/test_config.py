@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwh_core.architectures import layers_of_shape
-from hwh_core.config import ConfigError, PresetConfig, json_schema, load_preset, validate_preset
+from hwh_core.config import (
+    ArchitectureVariant,
+    ConfigError,
+    PresetConfig,
+    json_schema,
+    load_preset,
+    validate_preset,
+)
+from hwh_core.config.variants import EFFECTS
+from hwh_core.evaluation.rows import TASKS
 from hwh_core.scripting import UserError
 from hwh_core.training.settings import parse_settings
 
@@ -151,7 +160,7 @@ def test_a_curve_names_models_and_steps_of_the_trainings(minimal_preset):
     ("changes", "told"),
     [
         ({"models": ["bases"]}, "'bases' is not among controlled.models ['base']"),
-        ({"models": ["base", "base"]}, "'base' stands there twice"),
+        ({"models": ["base", "base"]}, "controlled.curve.models' = ['base', 'base']: 'base' stands there twice"),
         ({"models": []}, "controlled.curve.models"),
         ({"steps": [0, 1]}, "controlled.curve.steps"),
         ({"steps": [1, 2, 3]}, "start at 0 and ascend"),
@@ -310,10 +319,230 @@ def test_settings_of_a_training_carry_the_variant(minimal_preset):
     ("changes", "told"),
     [
         ({"name": "hwh_std"}, "the name 'hwh_std' is taken"),
-        ({"base": "hwh_sdt"}, "'mine' has base 'hwh_sdt'; expected one of transformer"),
+        ({"base": "hwh_sdt"}, "key 'hwh.architectures.0': 'mine' has base 'hwh_sdt'; expected one of transformer"),
         ({"recurrence": "mamba"}, "hwh.architectures.0.recurrence"),
         ({"full_attention_fractions": [1.5]}, "hwh.architectures.0.full_attention_fractions.0"),
+        ({"full_attention_fractions": []}, "hwh.architectures.0.full_attention_fractions' = []: "),
     ],
 )
 def test_variants_that_cannot_be_are_refused(minimal_preset, changes, told):
     assert told in refusal(with_variant(minimal_preset, **changes))
+
+
+IDLE = [
+    ("hwh_std", {"sliding_window_queries_per_key": 2}, "no sliding-window heads"),
+    ("hwh_swa", {"recurrence": "deltanet"}, "no Gated DeltaNet heads"),
+    ("transformer", {"recurrence": "deltanet"}, "no Gated DeltaNet heads"),
+    ("gdn", {"full_attention_queries_per_key": 2}, "no full-attention heads"),
+    ("gdn", {"attention_output_norm": True}, "no attention heads"),
+    ("hwh_std_r", {"nope_qk_norm": False}, "no attention heads without RoPE"),
+    ("transformer", {"nope_qk_norm": True}, "no attention heads without RoPE"),
+]
+
+
+@pytest.mark.parametrize(("base", "changes", "told"), IDLE)
+def test_a_key_of_a_variant_that_reaches_no_head_is_refused(minimal_preset, base, changes, told):
+    (key, value), *_ = changes.items()
+    neutral = {"recurrence": "gated_deltanet"} | changes
+    message = refusal(with_variant(minimal_preset, base=base, **neutral))
+    assert f"'mine' has {key} = {value!r}, but its base {base!r} has {told}" in message
+    assert "remove it" in message
+    having = re.search(r"a base that has them \(([^)]+)\)", message)[1].split(", ")
+    assert base not in having
+    for other in having:
+        validate_preset(with_variant(minimal_preset, base=other, **neutral), "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("base", "share", "changes"),
+    [
+        ("hwh_std", 0.0, {"full_attention_queries_per_key": 2}),
+        ("hwh_std", 0.0, {"nope_qk_norm": True}),
+        ("hwh_std", 1.0, {"recurrence": "deltanet"}),
+        ("hwh_swa", 1.0, {"sliding_window_queries_per_key": 2}),
+    ],
+)
+def test_what_heads_a_variant_has_depends_on_its_fractions(minimal_preset, base, share, changes):
+    changes = {"recurrence": "gated_deltanet"} | changes
+    with_variant(minimal_preset, base=base, full_attention_fractions=[share] * 4, **changes)
+    assert f"its base {base!r} with these full_attention_fractions has no" in refusal(minimal_preset)
+    minimal_preset["hwh"]["architectures"][0]["full_attention_fractions"] = [0.3, share, share, 1 / 3]
+    validate_preset(minimal_preset, "my.yaml")
+
+
+def test_fractions_of_a_base_without_them_are_refused(minimal_preset):
+    message = refusal(with_variant(minimal_preset, base="gdn", full_attention_fractions=[0.5] * 4))
+    assert "'mine': full_attention_fractions: architecture gdn has no list of fractions; expected one of" in message
+
+
+def test_every_key_of_a_variant_has_a_stated_effect():
+    others = {"name", "base", "full_attention_fractions"}
+    assert set(ArchitectureVariant.model_fields) == others | set(EFFECTS)
+    for key, effect in EFFECTS.items():
+        assert ArchitectureVariant.model_fields[key].default == effect.unset
+
+
+SCALE, NIAH = "hwh.scales.0", "evaluation.niah"
+FIGURE = {"figure": 10, "models": ["m"]}
+PRETRAINED = {"name": "m", "title": "M", "source": {"kind": "folder", "path": "m"}}
+MIX = {"sequence_share": 0.5, "pairs_per_sequence": 1, "repeat_share": 0.5, "value_digits": [4]}
+GRID = {"variant": "single_1", "wording": "ruler", "lengths": [64]}
+
+
+def with_all_lists(preset: dict) -> dict:
+    """The preset with the lists that the least one leaves out."""
+    preset["hwh"]["scales"][0]["retrieval_mix"] = MIX | {}
+    preset["pretrained"]["models"] = [PRETRAINED | {}]
+    preset["pretrained"]["figures"] = [FIGURE | {"layers": [0]}]
+    preset["evaluation"]["niah"]["additional"] = [GRID | {}]
+    source = {
+        "kind": "pypi",
+        "name": "package",
+        "package": "p",
+        "version": "1",
+        "filename": "p.whl",
+        "sha256": "0" * 64,
+    }
+    preset["data"]["sources"].append(source | {"members": ["a"], "license": "MIT"})
+    return preset
+
+
+LISTS = [
+    ("data.sources.0.paths", ["a.txt", "b.txt"]),
+    ("data.sources.1.members", ["a.py", "b.py"]),
+    ("controlled.probe.eval_length_factors", [1.0, 2.0]),
+    ("synthetic.rope_thetas", [10000.0, 20000.0]),
+    ("pretrained.behavior.windows", [8, 16]),
+    ("pretrained.behavior.sinks", [1, 4]),
+    ("pretrained.figures.0.layers", [0, 3]),
+    (f"{SCALE}.retrieval_mix.value_digits", [4, 7]),
+    (f"{NIAH}.lengths", [64, 128]),
+    (f"{NIAH}.depths", [50, 100]),
+    (f"{NIAH}.additional.0.lengths", [64, 128]),
+]
+TARGETS = [("targets.figures", [3, 4]), ("targets.tables", [3, "heads"])]
+
+
+@pytest.mark.parametrize(("path", "values"), LISTS + TARGETS)
+def test_an_entry_twice_in_a_list_is_refused(minimal_preset, path, values):
+    set_key(with_all_lists(minimal_preset), path, values)
+    validate_preset(minimal_preset, "my.yaml")
+    set_key(minimal_preset, path, [*values, values[0]])
+    message = refusal(minimal_preset)
+    assert re.search(rf"key '{path.replace('.', '[.a-z]*[.]')}' = ", message)
+    assert f" = {[*values, values[0]]!r}: {values[0]!r} stands there twice" in message
+    assert message.endswith("remove one of them")
+
+
+@pytest.mark.parametrize("path", [*(path for path, _ in LISTS), f"{SCALE}.models"])
+def test_an_empty_list_is_refused(minimal_preset, path):
+    set_key(with_all_lists(minimal_preset), path, [])
+    message = refusal(minimal_preset)
+    assert " = []: " in message
+    assert "at least 1 item" in message
+    assert message.endswith("add what is missing")
+
+
+def test_targets_may_be_empty(minimal_preset):
+    minimal_preset["targets"] = {"figures": [], "tables": []}
+    validate_preset(minimal_preset, "my.yaml")
+
+
+def arrays(node: object, place: str) -> dict[str, dict]:
+    """Arrays of a JSON schema by where they stand."""
+    if isinstance(node, list):
+        parts = [arrays(child, place) for child in node]
+    elif isinstance(node, dict):
+        parts = [arrays(child, f"{place}.{key}" if isinstance(child, dict) else place) for key, child in node.items()]
+    else:
+        parts = []
+    found = {place: node} if isinstance(node, dict) and node.get("type") == "array" else {}
+    return found | {name: array for part in parts for name, array in part.items()}
+
+
+def test_lists_of_plain_values_hold_each_once_or_it_is_known_why_not():
+    """So that a new list is not forgotten; of models and the like names are compared."""
+    found = {
+        name.removeprefix(".").replace(".properties", "")
+        for name, array in arrays(json_schema()["$defs"], "").items()
+        if "$ref" not in str(array.get("items", "$ref")) and not array.get("uniqueItems")
+    }
+    known = {
+        "ArchitectureVariant.full_attention_fractions": "one a layer",
+        "BehaviorConfig.samples": "files are compared, of which the first has its kind before it",
+        "CurveConfig.steps": "they ascend",
+    }
+    assert found == set(known)
+
+
+def test_a_task_twice_or_unknown_is_refused(minimal_preset):
+    tasks = minimal_preset["evaluation"]["tasks"]
+    tasks[:] = [{"name": "piqa"}, {"name": "boolq"}, {"name": "piqa", "limit": 5}]
+    assert "key 'evaluation.tasks'" in refusal(minimal_preset)
+    assert "'piqa' stands there twice" in refusal(minimal_preset)
+    tasks[:] = [{"name": "piqua"}]
+    assert "key 'evaluation.tasks.0.name' = 'piqua': 'piqua' is not a known task; " in refusal(minimal_preset)
+    tasks[:] = [{"name": name} for name in TASKS]
+    validate_preset(minimal_preset, "my.yaml")
+
+
+def test_a_file_of_samples_twice_is_refused(minimal_preset):
+    set_key(minimal_preset, "pretrained.behavior.samples", ["squad:a.json", "b.json"])
+    validate_preset(minimal_preset, "my.yaml")
+    set_key(minimal_preset, "pretrained.behavior.samples", ["squad:a.json", "b.json", "a.json"])
+    assert "samples: 'a.json' stands there twice" in refusal(minimal_preset)
+
+
+def test_predictions_with_the_same_label_are_refused(minimal_preset):
+    bands = [{"label": "own", "length": 64}, {"label": "own", "length": 128}]
+    minimal_preset["pretrained"]["models"] = [PRETRAINED | {"candidate_bands": bands}]
+    assert "candidate_bands" in refusal(minimal_preset)
+    assert "'own' stands there twice" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize("key", ["controlled", SCALE])
+def test_a_training_under_two_names_is_refused(minimal_preset, key):
+    models = (minimal_preset["controlled"] if key == "controlled" else minimal_preset["hwh"]["scales"][0])["models"]
+    first = models[0]["name"]
+    models.append({**models[0], "name": "again"})
+    message = refusal(minimal_preset)
+    assert f"key '{key}.models': {first!r} and 'again' are the same training under two names" in message
+    models[1]["seed"] += 1
+    validate_preset(minimal_preset, "my.yaml")
+
+
+def test_unknown_architectures_and_tokenizers_of_models_are_refused(minimal_preset):
+    set_key(minimal_preset, f"{SCALE}.models.0.architecture", "hwh_sdt")
+    assert "model 'hwh_std_s0' of scale 'tiny' has the architecture 'hwh_sdt'; expected one of" in refusal(
+        minimal_preset
+    )
+    set_key(minimal_preset, f"{SCALE}.models.0.architecture", "hwh_std")
+    sizes = {"num_layers": 1, "hidden_size": 8, "num_heads": 1, "num_kv_heads": 1, "rope_theta": 10000.0, "seed": 0}
+    random = {"kind": "random", "tokenizer": "nowhere"} | sizes
+    minimal_preset["pretrained"]["models"] = [{"name": "m", "title": "M", "source": random}]
+    assert refusal(minimal_preset).startswith(
+        "my.yaml: pretrained.models.m.source.tokenizer: tokenizer 'nowhere' is not"
+    )
+
+
+def test_the_reason_is_not_hidden_behind_a_whole_section(minimal_preset):
+    """Of a section, a list or a text that is long only the key is told, or the beginning."""
+    message = refusal(with_variant(minimal_preset, base="hwh_sdt"))
+    assert message.startswith("my.yaml: key 'hwh.architectures.0': 'mine' has base 'hwh_sdt'; expected one of")
+    assert len(message) < 300
+    minimal_preset["hwh"]["architectures"] = []
+    minimal_preset["hwh"]["scales"][0]["models"][0]["architecture"] = "hwh_std"
+    minimal_preset["hwh"]["scales"][0]["models"][0]["retrieval_mix"] = False
+    assert refusal(minimal_preset).startswith(
+        "my.yaml: key 'hwh.scales.0': model 'hwh_std_s0' has retrieval_mix: false"
+    )
+    del minimal_preset["hwh"]["scales"][0]["models"][0]["retrieval_mix"]
+    minimal_preset["controlled"]["tokenizer"] = "nowhere"
+    assert refusal(minimal_preset).startswith("my.yaml: controlled.tokenizer: tokenizer 'nowhere' is not among")
+    minimal_preset["controlled"]["tokenizer"] = "bpe512"
+    minimal_preset["seed"] = "x" * 5000
+    assert re.match(
+        r"my\.yaml: key 'seed' = 'x{50,100}\.\.\.: Input should be a valid integer", refusal(minimal_preset)
+    )
+    minimal_preset["seed"] = list(range(5000))
+    assert refusal(minimal_preset).startswith("my.yaml: key 'seed': Input should be a valid integer")

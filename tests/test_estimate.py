@@ -238,6 +238,10 @@ def test_a_named_card_that_is_too_small_is_refused(capsys, monkeypatch, card, na
     assert "hwh/1.4B/gdn_s42" in out
     assert named in err
     assert "lower hwh.scales.1.4B.training.micro_batch_tokens from 32768 to" in err
+    lines = err.splitlines()
+    assert all(line.startswith("error: ") and line.count(" has ") == 1 for line in lines), "a line a training"
+    assert len({line.split(":")[1] for line in lines}) == len(lines)
+    assert len(lines) > 1 or card != "A100"
 
 
 def test_a_named_card_that_is_large_enough_or_unknown_is_not_refused(capsys, monkeypatch):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import PositiveInt, Strict
+from .base import Distinct, PositiveInt, Strict
 
 
 class BandConfig(Strict):
@@ -26,4 +26,4 @@ class SyntheticConfig(Strict):
     """Heads with a planted band, on which the extractor and the classification are checked (claims S1 and S2)."""
 
     num_seeds: PositiveInt
-    rope_thetas: list[Annotated[float, Field(gt=1)]] = Field(min_length=1)
+    rope_thetas: Distinct[Annotated[float, Field(gt=1)]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -18,8 +19,48 @@ Filename = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
 Repository = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 PositiveInt = Annotated[int, Field(gt=0)]
 
+Entries = TypeVar("Entries", bound=Sequence)
+Entry = TypeVar("Entry")
+
+
+def each_once(values: Entries) -> Entries:
+    """``values``, none of which stands there twice; raises ValueError naming the first that does."""
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise ValueError(f"{value!r} stands there twice, expected every entry once; remove one of them")
+    return values
+
+
+# A repeated entry would be measured, drawn or counted twice without a word: n of a mean doubles, and its error shrinks.
+EACH_ONCE = AfterValidator(each_once), Field(json_schema_extra={"uniqueItems": True})
+DistinctOrEmpty = Annotated[list[Entry], *EACH_ONCE]
+Distinct = Annotated[list[Entry], Field(min_length=1), *EACH_ONCE]
+DistinctTuple = Annotated[tuple[Entry, ...], Field(min_length=1), *EACH_ONCE]
+
 
 class Strict(BaseModel):
     """Base of all configuration models: unknown keys are errors, values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Named = TypeVar("Named", bound=Strict)
+
+
+def trained_once(models: list[Named]) -> list[Named]:
+    """``models``, none of which is another one under a second name; raises ValueError naming both.
+
+    Models with one and the same name are left to the check of names.
+    """
+    seen: list[tuple[str, dict]] = []
+    for model in models:
+        settings = model.model_dump()
+        name = settings.pop("name")
+        for other, same in seen:
+            if same == settings and other != name:
+                raise ValueError(
+                    f"{other!r} and {name!r} are the same training under two names, which would count as two seeds; "
+                    "give one of them another seed, or remove it"
+                )
+        seen.append((name, settings))
+    return models

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from .base import Name, PositiveInt, Strict
+from .base import Distinct, Name, PositiveInt, Strict, trained_once
 from .training import ModelShape, TrainingConfig
 
 
@@ -26,24 +26,16 @@ class ControlledProbe(Strict):
 
     num_samples: PositiveInt
     num_queries: PositiveInt
-    eval_length_factors: list[float] = Field(min_length=1)
+    eval_length_factors: Distinct[float]
 
 
 class CurveConfig(Strict):
     """The band of some controlled models against the tokens that they have seen (ours: when does it appear?)."""
 
-    models: list[Name] = Field(min_length=1)
+    models: Distinct[Name]
     steps: list[Annotated[int, Field(ge=0)]] = Field(
         min_length=3, description="from 0, the model at initialisation, to the last step of the training, ascending"
     )
-
-    @field_validator("models")
-    @classmethod
-    def _models_are_unique(cls, models: list[str]) -> list[str]:
-        twice = sorted({name for name in models if models.count(name) > 1})
-        if twice:
-            raise ValueError(f"name {twice[0]!r} stands there twice; names must be unique")
-        return models
 
     @field_validator("steps")
     @classmethod
@@ -64,7 +56,7 @@ class ControlledConfig(Strict):
     tokenizer: Name
     shape: ModelShape
     training: TrainingConfig
-    models: list[ControlledModel]
+    models: Annotated[list[ControlledModel], AfterValidator(trained_once)]
     probe: ControlledProbe
     curve: CurveConfig | None = Field(default=None, description="None: only trained models are probed")
 

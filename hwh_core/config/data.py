@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
+from .base import Commit, Distinct, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
 
 
 class PypiSource(Strict):
@@ -19,7 +19,7 @@ class PypiSource(Strict):
     version: Version
     filename: Filename
     sha256: Sha256
-    members: list[str] = Field(min_length=1, description="glob patterns of archive members")
+    members: Distinct[str] = Field(description="glob patterns of archive members")
     format: Literal["text", "mediawiki_xml", "python_docstrings", "jsonl", "parquet"] = "text"
     text_column: str = "text"
     license: str
@@ -62,7 +62,7 @@ class FilesSource(Strict):
     folder: str | None = Field(
         default=None, description="folder that paths and the ids of documents are relative to; none: repository root"
     )
-    paths: list[str] = Field(min_length=1, description="paths or globs, relative to folder or absolute")
+    paths: Distinct[str] = Field(description="paths or globs, relative to folder or absolute")
     manifest: str | None = Field(
         default=None,
         description="text file of '<sha256>  <path>' lines, relative to the repository root: only files that it names "

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
+from ..evaluation.rows import TASKS
+from .base import (
+    Commit,
+    Distinct,
+    DistinctTuple,
+    Filename,
+    Name,
+    Package,
+    PositiveInt,
+    Repository,
+    Sha256,
+    Strict,
+    Version,
+    each_once,
+)
 
 
 class TaskConfig(Strict):
@@ -14,6 +28,13 @@ class TaskConfig(Strict):
 
     name: Name
     limit: PositiveInt | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _task_is_known(cls, name: str) -> str:
+        if name not in TASKS:
+            raise ValueError(f"{name!r} is not a known task; expected one of {', '.join(TASKS)}")
+        return name
 
 
 class PypiRows(Strict):
@@ -69,7 +90,7 @@ class NiahGrid(Strict):
     fill: Literal["exact", "lm_eval"] = Field(
         default="exact", description="exact: lengths filled, depths chosen; lm_eval: the very samples of lm-eval"
     )
-    lengths: tuple[PositiveInt, ...] | None = Field(default=None, description="none: those of the main grid")
+    lengths: DistinctTuple[PositiveInt] | None = Field(default=None, description="none: those of the main grid")
     samples: PositiveInt | None = Field(
         default=None, description="a cell, with fill lm_eval a length; none: as many a cell as in the main grid"
     )
@@ -94,8 +115,8 @@ class NiahConfig(Strict):
     variant: Literal["single_2"]
     additional: list[NiahGrid] = Field(default_factory=list, description="reported beside it, in files of their own")
     haystack: Literal["held_out_prose", "essays"]
-    lengths: list[PositiveInt]
-    depths: list[Annotated[int, Field(ge=0, le=100)]]
+    lengths: Distinct[PositiveInt]
+    depths: Distinct[Annotated[int, Field(ge=0, le=100)]]
     samples_per_cell: PositiveInt
     max_new_tokens: PositiveInt
     metric: Literal["teacher_forced_exact", "ruler_contains"]
@@ -131,3 +152,9 @@ class EvaluationConfig(Strict):
     retrieval: RetrievalConfig = Field(default_factory=RetrievalConfig)
     batch_tokens: PositiveInt
     add_bos: bool = Field(default=False, description="put the beginning-of-sequence token before every prompt")
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_others(cls, tasks: list[TaskConfig]) -> list[TaskConfig]:
+        each_once([task.name for task in tasks])
+        return tasks

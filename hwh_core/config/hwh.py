@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ..architectures import ARCHITECTURES
-from .base import Name, PositiveInt, Strict
+from .base import Distinct, Name, PositiveInt, Strict, trained_once
 from .training import ArchitectureVariant, ModelShape, TrainingConfig
+from .variants import checked_variant
 
 
 class HwHModel(Strict):
@@ -29,8 +30,8 @@ class RetrievalMixConfig(Strict):
     repeat_share: Annotated[float, Field(ge=0, le=1)] = Field(
         description="share of the questions that are replaced by a plain repeat of the fact"
     )
-    value_digits: list[Annotated[int, Field(ge=3, le=12)]] = Field(
-        min_length=1, description="numbers of digits of the values, drawn from with equal chances"
+    value_digits: Distinct[Annotated[int, Field(ge=3, le=12)]] = Field(
+        description="numbers of digits of the values, drawn from with equal chances"
     )
 
 
@@ -45,7 +46,7 @@ class HwHScale(Strict):
     shape: ModelShape
     training: TrainingConfig
     retrieval_mix: RetrievalMixConfig | None = Field(default=None, description="None: training on prose alone")
-    models: list[HwHModel]
+    models: Annotated[list[HwHModel], Field(min_length=1), AfterValidator(trained_once)]
 
     @model_validator(mode="after")
     def _controls_need_a_mix(self) -> HwHScale:
@@ -74,23 +75,33 @@ class HwHConfig(Strict):
     """Section 4: the head-wise hybrid, its baselines and its ablations."""
 
     probe: HybridProbeConfig | None = Field(default=None, description="None: heads of these models are not probed")
-    architectures: list[ArchitectureVariant] = Field(default=[], description="variants that models may name")
+    architectures: list[Annotated[ArchitectureVariant, AfterValidator(checked_variant)]] = Field(
+        default=[], description="variants that models may name"
+    )
     scales: list[HwHScale]
 
+    @field_validator("architectures")
+    @classmethod
+    def _variants_have_names_of_their_own(cls, variants: list[ArchitectureVariant]) -> list[ArchitectureVariant]:
+        names = [variant.name for variant in variants]
+        for name in names:
+            if name in ARCHITECTURES or names.count(name) > 1:
+                raise ValueError(
+                    f"the name {name!r} is taken; every variant needs one of its own, since claims and tables are "
+                    "about architectures by name"
+                )
+        return variants
+
     @model_validator(mode="after")
-    def _variants_have_names_of_their_own(self) -> HwHConfig:
-        names = [variant.name for variant in self.architectures]
-        for variant in self.architectures:
-            if variant.name in ARCHITECTURES or names.count(variant.name) > 1:
-                raise ValueError(
-                    f"architectures: the name {variant.name!r} is taken; every variant needs one of its own, since "
-                    "claims and tables are about architectures by name"
-                )
-            if variant.base not in ARCHITECTURES:
-                raise ValueError(
-                    f"architectures: {variant.name!r} has base {variant.base!r}; expected one of "
-                    f"{', '.join(ARCHITECTURES)}"
-                )
+    def _architectures_are_known(self) -> HwHConfig:
+        known = [*ARCHITECTURES, *(variant.name for variant in self.architectures)]
+        for scale in self.scales:
+            for model in scale.models:
+                if model.architecture not in known:
+                    raise ValueError(
+                        f"scales: model {model.name!r} of scale {scale.name!r} has the architecture "
+                        f"{model.architecture!r}; expected one of {', '.join(known)}"
+                    )
         return self
 
     def shape_of(self, scale: HwHScale, architecture: str) -> ModelShape:

@@ -14,6 +14,20 @@ class ConfigError(ValueError):
     """A preset cannot be used; the message names the file, the key, the value and what was expected."""
 
 
+# What is longer is no mistyped value but a part of the file, which hides the reason.
+SHOWN_CHARACTERS = 100
+
+
+def _shown(value: object) -> str:
+    """`` = <value>`` where that helps to find it: nothing for sections and long lists, long text cut."""
+    if isinstance(value, dict):
+        return ""
+    text = repr(value)
+    if len(text) <= SHOWN_CHARACTERS:
+        return f" = {text}"
+    return "" if isinstance(value, list | tuple) else f" = {text[:SHOWN_CHARACTERS]}..."
+
+
 def _describe(error: ValidationError, origin: str) -> str:
     # A misspelt key is unknown, and the one that was meant is missing: the misspelt one is what the user must find.
     first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
@@ -29,7 +43,12 @@ def _describe(error: ValidationError, origin: str) -> str:
             "; give the 40 hexadecimal digits of a commit, which stand on the repository's page on the hub under "
             "commits/main (of git: git ls-remote)"
         )
-    return f"{origin}: key {key!r} = {first.get('input')!r}: {first['msg']}{mend}{more}"
+    elif first["type"] == "too_short":
+        mend = "; add what is missing"
+    reason = first["msg"].removeprefix("Value error, ")
+    # What must agree between sections names its keys itself.
+    place = f"key {key!r}{_shown(first.get('input'))}: " if first["loc"] else ""
+    return f"{origin}: {place}{reason}{mend}{more}"
 
 
 def validate_preset(data: dict, origin: str) -> PresetConfig:

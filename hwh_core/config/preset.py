@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from .band import BandConfig, SyntheticConfig
-from .base import Name, Strict
+from .base import DistinctOrEmpty, Name, Strict
 from .controlled import ControlledConfig
 from .data import DataConfig, Tokenizer
 from .evaluation import EvaluationConfig
@@ -18,14 +18,14 @@ from .pretrained import PretrainedConfig
 class TargetsConfig(Strict):
     """Which of the paper's figures and tables this preset can draw, and of ours; the ledger names the others."""
 
-    figures: list[
+    figures: DistinctOrEmpty[
         Literal[
             2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "band_curve", "head_influence", "needle_wordings", "qk_norm"
         ]
     ]
-    tables: list[Literal[1, 2, 3, 4, 5, 6, 7, 8, "heads"]]
+    tables: DistinctOrEmpty[Literal[1, 2, 3, 4, 5, 6, 7, 8, "heads"]]
     # Not written where there are none, so that nothing that was made before this key is made anew.
-    comparisons: list[Literal["variants"]] = Field(
+    comparisons: DistinctOrEmpty[Literal["variants"]] = Field(
         default=[], exclude_if=lambda value: not value, description="tables of ours that set models side by side"
     )
 
@@ -65,6 +65,11 @@ class PresetConfig(Strict):
                 raise ValueError(f"{key}: name {twice[0]!r} stands there twice; names must be unique")
         wanted = {"controlled.tokenizer": self.controlled.tokenizer}
         wanted |= {f"hwh.scales.{s.name}.tokenizer": s.tokenizer for s in self.hwh.scales}
+        wanted |= {
+            f"pretrained.models.{m.name}.source.tokenizer": m.source.tokenizer
+            for m in self.pretrained.models
+            if m.source.kind == "random"
+        }
         for key, name in wanted.items():
             if name not in tokenizers:
                 raise ValueError(f"{key}: tokenizer {name!r} is not among tokenizers {tokenizers}")

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from .base import Commit, Filename, Name, Package, PositiveInt, Repository, Sha256, Strict, Version
+from .base import (
+    Commit,
+    Distinct,
+    Filename,
+    Name,
+    Package,
+    PositiveInt,
+    Repository,
+    Sha256,
+    Strict,
+    Version,
+    each_once,
+)
 from .samples import parse_samples
 
 LD_WINDOWS, LD_SINKS = (64, 128, 256, 512), (1, 4, 16)
@@ -78,6 +90,12 @@ class PretrainedModel(Strict):
     source: ModelSource
     candidate_bands: list[CandidateBand] = Field(default_factory=list, description="predictions drawn beside the maps")
 
+    @field_validator("candidate_bands")
+    @classmethod
+    def _labels_tell_predictions_apart(cls, bands: list[CandidateBand]) -> list[CandidateBand]:
+        each_once([band["label"] for band in bands])
+        return bands
+
 
 class PretrainedProbe(Strict):
     """RFIS and RPD of pretrained models: appendix B.1 uses 100 samples and the final 128 query positions."""
@@ -94,8 +112,8 @@ class BehaviorConfig(Strict):
     length: PositiveInt
     num_samples: PositiveInt
     num_queries: PositiveInt
-    windows: list[PositiveInt]
-    sinks: list[PositiveInt]
+    windows: Distinct[PositiveInt]
+    sinks: Distinct[PositiveInt]
     default_window: PositiveInt
     default_sinks: PositiveInt
     samples: str | Annotated[list[str], Field(min_length=1)] = Field(
@@ -112,6 +130,10 @@ class BehaviorConfig(Strict):
                 raise ValueError("samples: text has no evidence, which QRscore needs; expected another kind")
             if braces := [file for file in files if "{" in file or "}" in file]:
                 raise ValueError(f"samples: Snakemake takes braces in {braces[0]!r} for wildcards; rename the file")
+            try:
+                each_once(files)
+            except ValueError as error:
+                raise ValueError(f"samples: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -146,9 +168,9 @@ class PretrainedFigure(Strict):
     """Which models one figure of pretrained models draws, one below the other."""
 
     figure: Literal[2, 7, 8, 9, 10, 13, 14, "qk_norm", "causal"]
-    models: list[Name] = Field(min_length=1, description="names under pretrained.models")
-    layers: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, min_length=1, description="figures 10 and 14: layers drawn of these models"
+    models: Distinct[Name] = Field(description="names under pretrained.models")
+    layers: Distinct[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, description="figures 10 and 14: layers drawn of these models"
     )
 
     @model_validator(mode="after")

@@ -74,7 +74,9 @@ class ArchitectureVariant(Strict):
     base: Name = Field(description="architecture of hwh_core.architectures that it is made from")
     recurrence: Literal["gated_deltanet", "deltanet"] = "gated_deltanet"
     full_attention_fractions: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
-        default=None, description="full-attention share of Q, K and V dimensions of every layer, from the first on"
+        default=None,
+        min_length=1,
+        description="full-attention share of Q, K and V dimensions of every layer, from the first on",
     )
     full_attention_queries_per_key: PositiveInt = 1
     sliding_window_queries_per_key: PositiveInt = 1

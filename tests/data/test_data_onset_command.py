@@ -52,10 +52,12 @@ def results(tmp_path, data, digits, minimal_preset, monkeypatch):
     scale = minimal_preset["hwh"]["scales"][0]
     scale |= {"length": LENGTH, "retrieval_mix": MIX}
     scale["training"] |= {"steps": STEPS, "tokens_per_step": TOKENS}
-    plain = [("base", 0), ("flat", 0), ("copier", 0), ("untrained", 0), ("other_seed", 1)]
-    scale["models"] = [{"name": name, "architecture": "hwh_std", "seed": seed} for name, seed in plain]
+    plain = {"base": "hwh_std", "flat": "gdn", "copier": "inter", "untrained": "transformer"}
+    scale["models"] = [{"name": name, "architecture": architecture, "seed": 0} for name, architecture in plain.items()]
+    scale["models"].append({"name": "other_seed", "architecture": "hwh_std", "seed": 1})
+    prose_scale = {**scale, "name": "prose", "retrieval_mix": None, "models": list(scale["models"])}
+    minimal_preset["hwh"]["scales"].append(prose_scale)
     scale["models"].append({"name": "control", "architecture": "hwh_std", "seed": 0, "retrieval_mix": False})
-    minimal_preset["hwh"]["scales"].append({**scale, "name": "prose", "retrieval_mix": None, "models": []})
     (tmp_path / "config").mkdir()
     write_preset(tmp_path, minimal_preset)
     monkeypatch.chdir(tmp_path)
@@ -270,7 +272,7 @@ def test_refusals_are_one_sentence_and_leave_nothing(results, capsys, options, h
 
 
 def test_values_of_one_length_are_refused(results, minimal_preset, capsys):
-    minimal_preset["hwh"]["scales"][0]["retrieval_mix"] = {**MIX, "value_digits": [5, 5]}
+    minimal_preset["hwh"]["scales"][0]["retrieval_mix"] = {**MIX, "value_digits": [5]}
     write_preset(Path("."), minimal_preset)
     code, _, error = hwh(capsys)
     assert code == 1

@@ -27,8 +27,8 @@ LOSSES = {("hwh_std", 0): 4.0, ("hwh_std", 1): 4.4, ("own", 0): 3.9, ("own", 1):
 
 
 def with_variants(architectures: list[str], seeds: int = 2, targets: list[str] | None = None) -> PresetConfig:
-    data = presets.preset(scales=[presets.scale(architectures, seeds=seeds)]).model_dump(mode="json")
-    data["hwh"]["architectures"] = VARIANTS
+    data = presets.preset(scales=[]).model_dump(mode="json")
+    data["hwh"] |= {"architectures": VARIANTS, "scales": [presets.scale(architectures, seeds=seeds)]}
     data["targets"]["comparisons"] = targets or []
     return validate_preset(data, "imagined preset")
 
@@ -131,7 +131,8 @@ def test_a_model_without_a_loss_is_named(tmp_path, content):
 
 def test_a_seed_twice_is_refused(tmp_path):
     data = with_variants(["hwh_std", "own"]).model_dump(mode="json")
-    data["hwh"]["scales"][0]["models"].append({"name": "again", "architecture": "own", "seed": 0})
+    again = {"name": "again", "architecture": "own", "seed": 0, "rope_theta": 20000.0}
+    data["hwh"]["scales"][0]["models"].append(again)
     with pytest.raises(ReportError, match="architecture 'own' with seed 0 twice"):
         make(written(tmp_path, validate_preset(data, "imagined preset")))
 
