@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .locks import only_writer
+from .progress import progress
 
 if TYPE_CHECKING:
     import pandas
@@ -22,6 +23,8 @@ class OutputError(OSError):
     """An output could not be written (full disk, read-only folder); the message names the file."""
 
 
+# Bytes whose hash is one step of a progress bar, how many steps need none (some 20 seconds), bytes read at a time.
+HASHED_AT_ONCE, HASHED_SILENTLY, HASHED_BLOCK = 2**30, 16, 2**20
 # Less free space than this after a failed write means that the disk was full: libraries report that in many ways.
 _FULL_BYTES = 2**20
 
@@ -179,4 +182,16 @@ def sha256_of(path: str | Path) -> str:
         ]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
     with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        blocks = -(-path.stat().st_size // HASHED_AT_ONCE)
+        if blocks < HASHED_SILENTLY:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for _ in progress(range(blocks), f"sha256 of {path.name}", unit="GiB"):
+            left = HASHED_AT_ONCE
+            while left and (data := stream.read(min(left, HASHED_BLOCK))):
+                digest.update(data)
+                left -= len(data)
+        # What was written to it meanwhile, as above.
+        while data := stream.read(HASHED_BLOCK):
+            digest.update(data)
+        return digest.hexdigest()

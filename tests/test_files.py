@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -299,3 +300,17 @@ def test_a_full_disk_is_named_whatever_a_library_says(tmp_path, monkeypatch, wri
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: usage._replace(free=2**30))
     with pytest.raises(RuntimeError, match="unexpected pos"), writer(tmp_path / "model"):
         raise RuntimeError("unexpected pos 135808 vs 135700")
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250, 300])
+def test_the_hash_of_a_large_file_is_that_of_its_bytes_and_shows_how_far_it_is(tmp_path, monkeypatch, capsys, size):
+    monkeypatch.setattr(files, "HASHED_AT_ONCE", 100)
+    monkeypatch.setattr(files, "HASHED_SILENTLY", 2)
+    monkeypatch.setattr(files, "HASHED_BLOCK", 30)
+    monkeypatch.setattr("hwh_core.progress.SECONDS_BETWEEN_LINES", 0.0)
+    data = bytes(number % 251 for number in range(size))
+    path = tmp_path / "tokens.bin"
+    path.write_bytes(data)
+    assert files.sha256_of(path) == hashlib.sha256(data).hexdigest()
+    said = capsys.readouterr().err
+    assert ("sha256 of tokens.bin: 1/" in said) == (size > 100)

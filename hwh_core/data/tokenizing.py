@@ -18,6 +18,7 @@ import numpy as np
 from ..files import atomic_directory, remove_at_once, sha256_of, write_json
 from ..locks import only_writer
 from ..processes import in_processes
+from ..progress import progress as shown
 from .documents import Frame, frames, load_documents
 from .errors import DataError
 from .store import DOCUMENT, TokenStore, write_store
@@ -117,7 +118,7 @@ def join_stores(folders: Sequence[Path], output: Path) -> dict[str, Any]:
         )
         done, tokens = 0, 0
         with open(temporary / "tokens.bin", "wb") as stream:
-            for store in stores:
+            for store in shown(stores, "joining shards", unit="shard"):
                 own = hashlib.sha256()
                 for start in range(0, len(store.tokens), _COPY_TOKENS):
                     data = store.tokens[start : start + _COPY_TOKENS].tobytes()
