@@ -74,7 +74,7 @@ def test_another_card_is_credited_with_the_same_share_of_its_peak(paper):
     speed = expected_speed(training, [a_measurement(training)], "NVIDIA A100-SXM4-80GB")
     assert speed.basis == "share measured on NVIDIA H200"
     assert speed.tokens_per_second == pytest.approx(1000 * 312 / 989)
-    with pytest.raises(UserError, match="'Abacus' is not known; expected a name with one of H200"):
+    with pytest.raises(UserError, match="'Abacus' is not known; expected a name with one of GB200"):
         expected_speed(training, [], "Abacus")
 
 

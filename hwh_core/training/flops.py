@@ -7,13 +7,29 @@ from collections.abc import Sequence
 from ..architectures import parameter_breakdown
 from ..heads import FULL_ATTENTION, HeadGroup, LayerSpec
 
-# Dense bfloat16 FLOP/s by a part of the device's name, from the vendors' data sheets; the first match counts.
+# Dense bfloat16 FLOP/s, sums in float32, by words of the device's name, from the vendors' data sheets (half of what
+# they state with sparsity; of Ada cards their architecture's white paper). The first whose words are all there counts.
 PEAK_FLOPS = {
+    "GB200": 2500e12,
+    "B300": 2250e12,
+    "B200": 2250e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
+    "GH200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
+    "H20": 148e12,
     "A100": 312e12,
+    "RTX 6000 Ada": 364e12,
     "L40S": 362e12,
+    "L40": 181e12,
+    "RTX 4090": 165e12,
+    "L4": 121e12,
+    "RTX A6000": 155e12,
+    "A40": 150e12,
+    "A10": 125e12,
+    "A10G": 70e12,
 }
 
 
@@ -61,10 +77,8 @@ def model_flops_per_token(
 
 def peak_flops(device_name: str) -> float | None:
     """Dense bfloat16 FLOP/s of a card, or None where it is not known."""
-    for part, value in PEAK_FLOPS.items():
-        if all(word in device_name for word in part.split()):
-            return value
-    return None
+    words = set(device_name.lower().replace("-", " ").split())
+    return next((value for name, value in PEAK_FLOPS.items() if words.issuperset(name.lower().split())), None)
 
 
 def model_flops_utilization(

@@ -6,6 +6,7 @@ import torch
 from hwh_core.architectures import architecture
 from hwh_core.config import OptimizerConfig
 from hwh_core.heads import FULL_ATTENTION, GATED_DELTANET, SLIDING_WINDOW, HeadGroup
+from hwh_core.memory_plan import KNOWN_CARDS
 from hwh_core.modeling import build_model
 from hwh_core.training import compilation
 from hwh_core.training.flops import (
@@ -121,10 +122,22 @@ def test_flops_of_windows_and_gated_deltanet():
     assert mixing_flops_per_token(delta, 2048) == 3 * 2 * (10 * 64 * 128 + 64**2 / 3 + 6 * 128**2)
 
 
+@pytest.mark.parametrize("name", KNOWN_CARDS)
+def test_a_card_of_known_memory_has_a_known_peak(name):
+    assert 50e12 < peak_flops(name) < 5000e12
+
+
 def test_utilization_is_unknown_on_a_cpu():
     assert peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    # Words count, not parts of them, and the more exact name counts first.
+    assert peak_flops("NVIDIA H200 NVL") == peak_flops("NVIDIA H100 NVL") == 835e12
+    assert peak_flops("NVIDIA H20") == 148e12
+    assert peak_flops("NVIDIA GB200") > peak_flops("NVIDIA B200")
+    assert peak_flops("NVIDIA A10G") < peak_flops("NVIDIA A10") < peak_flops("NVIDIA A100-SXM4-40GB")
+    assert peak_flops("nvidia l4") < peak_flops("NVIDIA L40S")
+    assert peak_flops("NVIDIA H2000") is None
     assert model_flops_utilization(1e9, 1e6, None, 1) is None
     assert model_flops_utilization(1e9, 1e6, "Some Card", 1) is None
     assert model_flops_utilization(1e9, 989e3, "NVIDIA H200", 2) == pytest.approx(0.5)
