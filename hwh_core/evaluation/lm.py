@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
@@ -28,6 +30,8 @@ from .likelihood import score_pairs
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
+# What else tokenizers make of every text takes as long as the tokens.
+TOKENS_ALONE = {"return_attention_mask": False, "return_token_type_ids": False}
 Encoded = tuple[Any, list[int], list[int]]
 
 
@@ -130,8 +134,10 @@ class HwHLM(HFLM):
         """
         distinct = list(dict.fromkeys(texts))
         if distinct:
-            tokens = self.tokenizer(distinct, add_special_tokens=False)["input_ids"]
-            self.encoded = dict(zip(distinct, tokens, strict=True))
+            # The workflow switches threads off for the sake of programs with processes of their own.
+            with patch.dict(os.environ, TOKENIZERS_PARALLELISM="true"):
+                made = self.tokenizer(distinct, add_special_tokens=False, **TOKENS_ALONE)
+            self.encoded = dict(zip(distinct, made["input_ids"], strict=True))
         try:
             yield
         finally:
