@@ -18,6 +18,7 @@ from hwh_core.config import (
     PresetConfig,
     json_schema,
     load_preset,
+    read_preset,
     validate_preset,
 )
 from hwh_core.config.variants import EFFECTS
@@ -546,3 +547,26 @@ def test_the_reason_is_not_hidden_behind_a_whole_section(minimal_preset):
     )
     minimal_preset["seed"] = list(range(5000))
     assert refusal(minimal_preset).startswith("my.yaml: key 'seed': Input should be a valid integer")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "key 'a' stands twice in one section, in lines 1 and 3"),
+        ("s:\n  - {x: 1, y: 2, x: 1}\n", "key 'x' stands twice in one section, in lines 2 and 2"),
+        ("s:\n  t: {}\n  u: 1\n  t: []\n", "key 't' stands twice in one section, in lines 2 and 4"),
+        ("a: &a {x: 1}\nb: {<<: *a, y: 2, y: 3}\n", "key 'y' stands twice"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(tmp_path, text, said):
+    path = tmp_path / "preset.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: {said}")):
+        read_preset(path)
+
+
+def test_keys_that_replace_merged_ones_stand_once(tmp_path):
+    path = tmp_path / "preset.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\nd: *b\n", encoding="utf-8")
+    assert read_preset(path) == yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert read_preset(path)["b"] == {"x": 3, "y": 2}

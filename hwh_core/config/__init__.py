@@ -34,7 +34,7 @@ from .evaluation import (
     TaskConfig,
 )
 from .hwh import HwHConfig, HwHModel, HwHScale, HybridProbeConfig, RetrievalMixConfig
-from .loading import ConfigError, load_preset, validate_preset
+from .loading import ConfigError, load_preset, read_preset, validate_preset
 from .preset import PresetConfig, TargetsConfig, json_schema
 from .pretrained import (
     BehaviorConfig,
@@ -107,5 +107,6 @@ __all__ = [
     "VariedShape",
     "json_schema",
     "load_preset",
+    "read_preset",
     "validate_preset",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -59,17 +60,42 @@ def validate_preset(data: dict, origin: str) -> PresetConfig:
         raise ConfigError(_describe(error, origin)) from None
 
 
-def load_preset(path: str | Path) -> PresetConfig:
-    """Read and check one preset file (YAML). Raises :class:`ConfigError` with one clear sentence."""
+def read_preset(path: str | Path) -> dict[str, Any]:
+    """The mapping in a preset file (YAML), not checked further.
+
+    Raises :class:`ConfigError` for one that cannot be read, and for a key that stands twice in one section: YAML would
+    keep the last without a word.
+    """
     import yaml
+
+    class OnceLoader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            lines: dict[str, int] = {}
+            # Those that `<<` brings stand elsewhere, and may be replaced here.
+            inside = range(node.start_mark.index, node.end_mark.index)
+            for key in (key for key, _ in node.value if key.start_mark.index in inside):
+                line, name = key.start_mark.line + 1, str(key.value)
+                if name in lines:
+                    raise ConfigError(
+                        f"{path}: key {name!r} stands twice in one section, in lines {lines[name]} and {line}; remove "
+                        "one of them"
+                    )
+                lines[name] = line
+            return super().construct_mapping(node, deep)
 
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"preset file {path} does not exist; presets lie in config/ (config.yaml, smoke.yaml, ...)")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # A subclass of the safe loader.
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=OnceLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"preset file {path} is not valid YAML in UTF-8: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"preset file {path} holds no mapping of keys; see config/README.md")
-    return validate_preset(data, str(path))
+    return data
+
+
+def load_preset(path: str | Path) -> PresetConfig:
+    """Read and check one preset file (YAML). Raises :class:`ConfigError` with one clear sentence."""
+    return validate_preset(read_preset(path), str(path))

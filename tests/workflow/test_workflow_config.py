@@ -25,6 +25,16 @@ def test_misspelt_key_is_named(checkout):
     assert "Traceback" not in output
 
 
+def test_a_key_that_stands_twice_is_named(checkout):
+    path = checkout.code / "config" / "smoke.yaml"
+    path.write_text(path.read_text() + "\nseed: 7\n")
+    result = checkout.run("-n")
+    output = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert "smoke.yaml: key 'seed' stands twice in one section, in lines 3 and " in output
+    assert "Traceback" not in output
+
+
 def test_missing_preset_is_named(checkout):
     result = checkout.run("-n", preset="no_such_preset")
     assert result.returncode != 0

@@ -10,13 +10,16 @@ import sys
 from snakemake.exceptions import WorkflowError
 
 from hwh_core import chains, files, memory_plan, provenance, resources
-from hwh_core.config import ConfigError, validate_preset
+from hwh_core.config import ConfigError, read_preset, validate_preset
 from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
 from hwh_core.reporting import captions, comparisons, requirements, selection
 
 try:
+    # Snakemake has read and merged the files, and would not say that a key stands twice in one.
+    for file in workflow.configfiles:
+        read_preset(file)
     PRESET = validate_preset(
         config, " + ".join(map(str, workflow.configfiles)) or "--config"
     )
