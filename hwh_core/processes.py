@@ -22,9 +22,9 @@ def _start_worker(parent: int) -> None:
 def in_processes(function: Callable[[Any], Any], tasks: Sequence[Any], workers: int) -> Iterator[tuple[int, Any]]:
     """``(number, function(tasks[number]))`` of every task as it is finished; what fails ends all.
 
-    ``function`` and tasks must be picklable. With one worker or task everything runs here, in order.
+    ``function`` and tasks must be picklable. With one worker, or at most one task, everything runs here, in order.
     """
-    if workers == 1 or len(tasks) == 1:
+    if workers == 1 or len(tasks) <= 1:
         for number, task in enumerate(tasks):
             yield number, function(task)
         return

@@ -92,8 +92,8 @@ def take_samples(
         examples, counts = packed_examples(read_questions(files), tokenizer, length, count, seed, fill=True)
     if not examples:
         raise ProbeError(
-            f"{key}: no sample of {length} tokens ({counts['dropped']} have evidence longer than half of that, "
-            f"{counts['short']} are shorter); change --length"
+            f"{key}: no sample of {length} tokens ({counts['dropped']} have evidence longer than half of that, or a "
+            f"question that leaves it no room, {counts['short']} are shorter); change --length"
         )
     return examples, about | counts
 
