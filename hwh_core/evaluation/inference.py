@@ -181,18 +181,24 @@ def _logits_at(
 ) -> torch.Tensor:
     """The output layer sees hidden states of the wanted positions only: with a large vocabulary it is a good part of
     the work, and logits of all positions would be the largest tensor by far."""
-    places = [(row, column) for row, place in spans for column in place]
+    places = np.array(
+        [
+            np.repeat([row for row, _ in spans], [len(place) for _, place in spans]),
+            np.concatenate([np.arange(place.start, place.stop) for _, place in spans]),
+        ]
+    )
+    count = places.shape[1]
     # Fewer positions go through another kernel on a CPU, which is slower and rounds unlike that for whole sequences.
-    filled = places + places[-1:] * (LEAST_POSITIONS - len(places))
-    rows, columns = torch.tensor(filled, device=inputs.device).T
+    filled = np.pad(places, ((0, 0), (0, max(0, LEAST_POSITIONS - count))), mode="edge")
+    rows, columns = torch.from_numpy(filled).to(inputs.device)
     layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if layer is None:
         with _autocast(model.device):
-            return model(input_ids=inputs, **options).logits[rows, columns][: len(places)]
+            return model(input_ids=inputs, **options).logits[rows, columns][:count]
     hook = layer.register_forward_pre_hook(lambda _, given: (given[0][rows, columns][None],))
     try:
         with _autocast(model.device):
-            return model(input_ids=inputs, **options).logits[0, : len(places)]
+            return model(input_ids=inputs, **options).logits[0, :count]
     finally:
         hook.remove()
 

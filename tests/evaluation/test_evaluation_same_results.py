@@ -10,7 +10,7 @@ import torch
 from lm_eval.api.instance import Instance
 
 from hwh_core.evaluation.errors import EvaluationError
-from hwh_core.evaluation.inference import generate_greedy
+from hwh_core.evaluation.inference import generate_greedy, logits_at
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.rows import TASKS, load_task_rows
 from hwh_core.evaluation.tasks import build_task
@@ -118,6 +118,16 @@ def test_a_field_of_two_types_is_named_with_its_row(rows_folder):
         assert len(kinds) == 2
         with pytest.raises(EvaluationError, match=r"task hellaswag, row 1 .*in one type in all rows"):
             build_task(dataclasses.replace(rows, rows=changed))
+
+
+@pytest.mark.parametrize("places", [[(0, range(3, 5))], [(0, range(9)), (1, range(2, 3)), (0, range(4, 30))]])
+def test_logits_are_those_at_the_places_in_their_order(tiny_llama, places):
+    sequences = [list(range(30)), list(range(40, 60))]
+    found = logits_at(tiny_llama, sequences, places, 0)
+    with torch.no_grad():
+        whole = [tiny_llama(torch.tensor([sequence])).logits[0] for sequence in sequences]
+    expected = torch.stack([whole[row][column] for row, place in places for column in place])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def rwkv(vocabulary):
