@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.recording import Figure, interquartile_range, record
+from benchmarks.recording import Figure, command_again, interquartile_range, record
 from hwh_core.data.sources import write_source
 from hwh_core.data.tokenizer import load_backend, save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
@@ -161,9 +161,8 @@ def main() -> int:
     else:
         most = int(arguments.megabytes * 1e6)
         figures = measure(arguments.text, arguments.tokenizer, most, arguments.repeats, 32_000)
-    # Where the text lay on one machine says nothing to another.
-    given = ["FOLDER" if value == str(arguments.text) else value for value in sys.argv[1:]]
-    record("data", figures, "python -m benchmarks.data " + " ".join(given), arguments.output)
+    command = command_again("data", sys.argv[1:], {str(arguments.text): "FOLDER"})
+    record("data", figures, command, arguments.output)
     return 0
 
 

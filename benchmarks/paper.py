@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.recording import Figure, Kept, Kind, join
+from benchmarks.recording import Figure, Kept, Kind, command_again, join
 from benchmarks.train import CASE_SECONDS, Result, run_process, summary
 from benchmarks.train_plan import Case, case_on, paper_plan
 from hwh_core.data.sources import write_source
@@ -127,9 +127,7 @@ def main() -> int:
     if arguments.store is None and not arguments.quick and arguments.join is None:
         parser.error("--store FOLDER is needed (or --quick, or --join)")
     kind = kind_of(everything)
-    # Where the store lay on one machine says nothing to another.
-    given = ["STORE" if value == str(arguments.store) else value for value in sys.argv[1:]]
-    command, whole = "python -m benchmarks.paper " + " ".join(given), len(cases) == len(everything)
+    command, whole = command_again("paper", sys.argv[1:], {str(arguments.store): "STORE"}), cases == everything
     try:
         if arguments.join:
             join(kind, "paper", arguments.join, arguments.output)

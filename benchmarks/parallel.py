@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, Kept, Kind
+from benchmarks.recording import Figure, Kept, Kind, command_again
 from benchmarks.train import ROOT, summary, visible_devices
 from benchmarks.train_plan import Case, parallel_case
 
@@ -125,8 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if case.rows % options.devices:
         parser.error(f"--devices {options.devices}: a step of {case.rows} sequences cannot be split evenly")
     devices = visible_devices(0, options.devices)
-    line = "python -m benchmarks.parallel " + " ".join(sys.argv[1:] if arguments is None else arguments)
-    kept = Kept(Kind("parallel"), line.strip(), options.output, fresh=True)
+    line = command_again("parallel", sys.argv[1:] if arguments is None else arguments, {})
+    kept = Kept(Kind("parallel"), line, options.output, fresh=True)
     results = {}
     for way in (ALONE, *options.ways):
         results[way] = start(way, devices, options.quick, options.architecture, options.case_seconds)

@@ -8,6 +8,7 @@ benchmark that fails leaves the results of its last whole run as they were. One 
 from __future__ import annotations
 
 import datetime
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,6 +84,22 @@ def median_seconds(function: Callable[[], Any], repeats: int = 10, warmup: int =
     torch.cuda.synchronize()
     seconds = [start.elapsed_time(end) / 1000 for start, end in events]
     return Timing(statistics.median(seconds), interquartile_range(seconds))
+
+
+def command_again(module: str, arguments: Sequence[str], named: Mapping[str, str]) -> str:
+    """The line that measures the same again with ``benchmarks.<module>``.
+
+    Where folders lie on one machine says nothing to another: they are given by the names of ``named``, which has their
+    paths as keys, and where the result went is left out.
+    """
+    kept, given = [], iter(arguments)
+    for value in given:
+        if value == "--output":
+            next(given, None)
+        elif not value.startswith("--output="):
+            option, sign, path = value.partition("=")
+            kept.append(f"{option}={named[path]}" if sign and path in named else named.get(value, value))
+    return " ".join([f"python -m benchmarks.{module}", *map(shlex.quote, kept)])
 
 
 def card() -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper import QUICK_TEXT
-from benchmarks.recording import Kept, join, read_result
+from benchmarks.recording import Kept, command_again, join, read_result
 from benchmarks.short_run_report import COMPARED, KIND, complaints, draw, figures_of, sizes_of
 from benchmarks.short_run_training import (
     STEPS,
@@ -138,12 +138,6 @@ def work_folder(given: Path | None, architectures: Sequence[str]) -> Iterator[Pa
     yield given.resolve()
 
 
-def command_line(arguments: Sequence[str], options: argparse.Namespace) -> str:
-    """The command that measures it again; where folders lay on one machine says nothing to another."""
-    names = {str(options.store): "STORE", str(options.work): "WORK"}
-    return " ".join(["python -m benchmarks.short_run", *(names.get(value, value) for value in arguments)])
-
-
 def draw_beside(path: Path) -> None:
     """Draw the loss curves of a result file to a .png file beside it."""
     result = read_result(path)
@@ -206,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--store FOLDER is needed (or --quick, or --join)")
     try:
         if not options.join:
-            return measure(options, command_line(arguments, options))
+            named = {str(options.store): "STORE", str(options.work): "WORK"}
+            return measure(options, command_again("short_run", arguments, named))
         draw_beside(join(KIND, "short_run", options.join, options.output))
         return 0
     except UserError as error:

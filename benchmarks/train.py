@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, Kept, Kind, join
+from benchmarks.recording import Figure, Kept, Kind, command_again, join
 from benchmarks.train_agreement import BOUNDS
 from benchmarks.train_plan import PEER_VARIANTS, Case, plan
 from hwh_core.files import write_json
@@ -290,7 +290,7 @@ def main() -> int:
     if arguments.list:
         print("\n".join(case.name for case in cases))
         return 0
-    kind, command = kind_of(everything), "python -m benchmarks.train " + " ".join(sys.argv[1:])
+    kind, command = kind_of(everything), command_again("train", sys.argv[1:], {})
     whole = len(cases) == len(everything)
     try:
         if arguments.join:

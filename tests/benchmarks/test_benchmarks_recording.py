@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import paper, parallel, recording, train
-from benchmarks.recording import Kept, Kind
+from benchmarks.recording import Kept, Kind, command_again
 from benchmarks.train_plan import full_plan, quick_plan
 from hwh_core.scripting import UserError
 
@@ -222,3 +222,11 @@ def test_parallel_keeps_what_it_has(tmp_path, monkeypatch):
         "paper.ddp2_efficiency", "paper.alone_tokens_per_second", "paper.ddp2_tokens_per_second",
     ]  # fmt: skip
     assert not (tmp_path / "parallel.json").exists()
+
+
+def test_a_command_names_folders_and_says_nothing_of_where_the_result_went():
+    arguments = ["--store", "/data/x", "--only", "a|b c", "--output", "/tmp/y.json", "--steps", "3", "--work=/w"]
+    assert command_again("paper", arguments, {"/data/x": "STORE", "/w": "WORK", "None": "STORE"}) == (
+        "python -m benchmarks.paper --store STORE --only 'a|b c' --steps 3 --work=WORK"
+    )
+    assert command_again("paper", ["--output=/tmp/y.json"], {}) == "python -m benchmarks.paper"
