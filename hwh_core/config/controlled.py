@@ -26,7 +26,15 @@ class ControlledProbe(Strict):
 
     num_samples: PositiveInt
     num_queries: PositiveInt
-    eval_length_factors: Distinct[float]
+    eval_length_factors: Distinct[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+    @field_validator("eval_length_factors")
+    @classmethod
+    def _training_length_is_probed(cls, factors: list[float]) -> list[float]:
+        # Figures, tables and claims read the band at the training length, and hold the others against it.
+        if 1 not in factors:
+            raise ValueError("the training length itself, factor 1.0, is not among them; add it")
+        return factors
 
 
 class CurveConfig(Strict):
