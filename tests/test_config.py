@@ -375,6 +375,25 @@ def test_probed_lengths_hold_the_training_length_and_are_lengths(minimal_preset,
     assert told in message
 
 
+def test_what_a_probe_could_not_measure_is_refused_before_the_training(minimal_preset):
+    controlled = minimal_preset["controlled"]
+    length, name = controlled["models"][0]["length"], controlled["models"][0]["name"]
+    controlled["probe"]["eval_length_factors"] = [1.0, 1.01]
+    assert f"1.01 times the {length} tokens of {name!r} are {1.01 * length:g}, expected a whole" in refusal(
+        minimal_preset
+    )
+    controlled["probe"] |= {"eval_length_factors": [0.5, 1.0], "num_queries": length // 2}
+    validate_preset(minimal_preset, "my.yaml")
+    controlled["probe"]["num_queries"] += 1
+    assert f"of at least probe.num_queries = {length // 2 + 1} tokens" in refusal(minimal_preset)
+
+
+def test_sizes_that_a_controlled_model_cannot_have_are_refused(minimal_preset):
+    minimal_preset["controlled"]["shape"]["attention_head_dim"] = 7
+    message = refusal(minimal_preset)
+    assert "key 'controlled': shape: attention_head_dim = 7 does not divide a head group of width" in message
+
+
 IDLE = [
     ("hwh_std", {"sliding_window_queries_per_key": 2}, "no sliding-window heads"),
     ("hwh_swa", {"recurrence": "deltanet"}, "no Gated DeltaNet heads"),
