@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a small model, also on a CPU")
     parser.add_argument("--autotune", action="store_true", help="without the shipped launch configurations (minutes)")
-    parser.add_argument("--output", type=Path, help="folder or .json file (default: benchmarks/results)")
+    parser.add_argument("--output", type=Path, help="folder or .json file; default as elsewhere")
     parser.add_argument("--fresh", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--origin", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result = measure(options.origin, options.fresh.parent / "checkpoints", options.quick)
         options.fresh.write_text(json.dumps(result), encoding="utf-8")
         return
-    from benchmarks.recording import record
+    from benchmarks.recording import output_of, record
 
     flags = "".join(f" --{name}" for name in ("quick", "autotune") if getattr(options, name))
     if not options.quick:
@@ -189,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
     name = "cold_start_autotune" if options.autotune else "cold_start"
     prefix = "gdn.cold_start_autotune_s" if options.autotune else "gdn.cold_start_s"
-    record(name, figures_of(result, prefix, options.quick), f"python -m benchmarks.cold_start{flags}", options.output)
+    output = output_of(options.output, options.quick)
+    record(name, figures_of(result, prefix, options.quick), f"python -m benchmarks.cold_start{flags}", output)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.recording import Figure, command_again, interquartile_range, record
+from benchmarks.recording import OUTPUT_HELP, Figure, command_again, interquartile_range, output_of, record
 from hwh_core.data.sources import write_source
 from hwh_core.data.tokenizer import load_backend, save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
@@ -152,8 +152,9 @@ def main() -> int:
     parser.add_argument("--megabytes", type=float, default=40, help="text that is tokenized, in MB")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="the text of the smoke preset, 512 entries, two repeats")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     arguments = parser.parse_args()
+    arguments.output = output_of(arguments.output, arguments.quick)
     if arguments.quick:
         figures = measure(arguments.text or QUICK_TEXT, arguments.tokenizer, 200_000, 2, 512)
     elif arguments.text is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.recording import Figure, Kept, Kind, Timing, median_seconds
+from benchmarks.recording import OUTPUT_HELP, Figure, Kept, Kind, Timing, median_seconds, output_of
 from hwh_core.architectures import layers_of_shape
 from hwh_core.config import load_preset
 from hwh_core.heads import LayerSpec
@@ -198,8 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="python -m benchmarks.decode"
     )
     parser.add_argument("--quick", action="store_true", help="a small model and short contexts, also on a CPU")
-    parser.add_argument("--output", type=Path, help="folder or .json file (default: benchmarks/results)")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     options = parser.parse_args(arguments)
+    options.output = output_of(options.output, options.quick)
     on_cuda = torch.cuda.is_available()
     if not on_cuda and not options.quick:
         sys.exit("error: benchmarks.decode needs a CUDA device, and torch sees none; --quick also runs on a CPU")

@@ -31,11 +31,13 @@ import torch
 from benchmarks.evaluation_inputs import prose, rows_folder, smollm2_folder
 from benchmarks.evaluation_wrappers import ARTICLES, SEED, Run, ours, peer, score, task_over
 from benchmarks.recording import (
+    OUTPUT_HELP,
     Content,
     Figure,
     content_of,
     join,
     joined,
+    output_of,
     read_result,
     record_each,
     result_path,
@@ -265,8 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--join", nargs="+", type=Path, metavar="PART.json", help="only make evaluation_time_all of results of --task"
     )
     parser.add_argument("--resources", type=Path, default=Path("resources"), help="folder of what is fetched")
-    parser.add_argument("--output", type=Path, help="folder or .json file (default: benchmarks/results)")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     options = parser.parse_args(arguments)
+    options.output = output_of(options.output, options.quick)
     if options.samples_per_cell is not None and options.task is None:
         parser.error("--samples-per-cell belongs to --task niah or --task all")
     if options.fill and options.task is not None:

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.recording import Figure, Kept, Kind, command_again, join
+from benchmarks.recording import OUTPUT_HELP, Figure, Kept, Kind, command_again, join, output_of
 from benchmarks.train import CASE_SECONDS, Result, run_process, summary
 from benchmarks.train_plan import Case, case_on, paper_plan
 from hwh_core.data.sources import write_source
@@ -115,8 +115,9 @@ def main() -> int:
     parser.add_argument("--case-seconds", type=int, default=CASE_SECONDS, help="a case that takes longer is given up")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     arguments = parser.parse_args()
+    arguments.output = output_of(arguments.output, arguments.quick)
     everything = paper_plan(arguments.quick)
     cases = [case for case in everything if re.search(arguments.only, case.name)]
     if not cases:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, Kept, Kind, command_again
+from benchmarks.recording import OUTPUT_HELP, Figure, Kept, Kind, command_again, output_of
 from benchmarks.train import ROOT, summary, visible_devices
 from benchmarks.train_plan import Case, parallel_case
 
@@ -112,9 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--architecture", default="hwh_std")
     parser.add_argument("--quick", action="store_true", help="a tiny model, also on a CPU")
     parser.add_argument("--case-seconds", type=int, default=SECONDS, help="what takes longer is given up")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    options.output = output_of(options.output, options.quick)
     case = parallel_case(options.quick, options.architecture)
     if options.worker is not None:
         way, path = options.worker

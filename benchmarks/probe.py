@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.recording import Figure, median_seconds, record, record_each
+from benchmarks.recording import OUTPUT_HELP, Figure, median_seconds, output_of, record, record_each
 from hwh_kernels import rfis_rpd as dispatcher
 from hwh_kernels.rfis_rpd import rfis_rpd
 from hwh_kernels.rfis_rpd_reference import rfis_rpd_per_query
@@ -315,8 +315,9 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true", help="measure the paths of a CPU")
     parser.add_argument("--large", action="store_true", help="only a model of 8B parameters within 23 GiB")
     parser.add_argument("--sweep", action="store_true", help="also time launch configurations of the kernel")
-    parser.add_argument("--output", type=Path, help="folder or .json file, instead of benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     arguments = parser.parse_args()
+    arguments.output = output_of(arguments.output, arguments.quick)
     command = (
         "python -m benchmarks.probe" + (" --cpu" if arguments.cpu else "") + (" --quick" if arguments.quick else "")
     )

@@ -22,6 +22,9 @@ from hwh_core.provenance import package_versions
 from hwh_core.scripting import UserError
 
 RESULTS = Path(__file__).parent / "results"
+# Where runs of tiny sizes write (`--quick`): in RESULTS they would replace what tables and estimated hours rest on.
+QUICK_RESULTS = RESULTS / "quick"
+OUTPUT_HELP = "folder or .json file (default: benchmarks/results, with --quick benchmarks/results/quick)"
 LOG_WIDTH = 160
 Content = dict[str, Any]
 
@@ -111,6 +114,11 @@ def result_path(name: str, output: str | Path | None = None) -> Path:
     """Where results of a benchmark go: ``output`` itself if it ends in .json, else <name>.json in that folder."""
     output = RESULTS if output is None else Path(output)
     return output if output.suffix == ".json" else output / f"{name}.json"
+
+
+def output_of(given: Path | None, quick: bool) -> Path | None:
+    """Where a run writes for its option ``--output``: what is given, else with ``quick`` a folder of its own."""
+    return QUICK_RESULTS if given is None and quick else given
 
 
 def record(name: str, figures: Sequence[Figure], command: str, output: str | Path | None = None) -> Path:

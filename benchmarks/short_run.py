@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper import QUICK_TEXT
-from benchmarks.recording import Kept, command_again, join, read_result
+from benchmarks.recording import OUTPUT_HELP, Kept, card, command_again, join, output_of, read_result
 from benchmarks.short_run_report import COMPARED, KIND, complaints, draw, figures_of, sizes_of
 from benchmarks.short_run_training import (
     STEPS,
@@ -45,6 +45,7 @@ from hwh_core.data.tokenizer import save_trained, train_bpe
 from hwh_core.data.tokenizing import tokenize_documents
 from hwh_core.files import read_json, write_json
 from hwh_core.memory_plan import HUB_VOCABULARY
+from hwh_core.provenance import package_versions
 from hwh_core.scripting import UserError
 
 # More than twice what a whole training takes on an H200; each of its two parts and the fresh process may take so long.
@@ -91,15 +92,17 @@ def trained_model(settings: dict[str, Any], stores: Stores, folder: Path, second
     """Train, stop, resume and export in ``folder``, or take what a run before it left there.
 
     Minutes of a card are not to be lost to what comes behind them. Raises :class:`RunError`, also where the run before
-    had other settings or another text.
+    had other settings, another text, another card or other packages: its seconds would be recorded as of these.
     """
     kept, made_with = folder / TRAINED, {"settings": settings, "store_sha256": TokenStore.open(stores.train).sha256}
+    made_with |= {"card": card(), "versions": package_versions()}
     if kept.is_file():
         content = read_json(kept)
         result: Result = content.pop("result")
+        other = [key for key in made_with if content.get(key) != made_with[key]]
         require(
-            content == made_with,
-            f"--work: the model in {folder} was trained with other settings or on another text; give another folder",
+            not other,
+            f"--work: the model in {folder} was trained with other {' and '.join(other)}; give another folder",
         )
         print(f"{folder.name}: trained already, in {folder}", file=sys.stderr, flush=True)
         return result
@@ -194,8 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--work", type=Path, help="keep models and logs in this folder, whose trained models are not trained again"
     )
     parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     options = parser.parse_args(arguments)
+    options.output = output_of(options.output, options.quick)
     if options.store is None and not options.quick and options.join is None:
         parser.error("--store FOLDER is needed (or --quick, or --join)")
     try:

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recording import Figure, Kept, Kind, command_again, join
+from benchmarks.recording import OUTPUT_HELP, Figure, Kept, Kind, command_again, join, output_of
 from benchmarks.train_agreement import BOUNDS
 from benchmarks.train_plan import PEER_VARIANTS, Case, plan
 from hwh_core.files import write_json
@@ -277,8 +277,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder of results by case: kept there, and not measured again")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--join", nargs="+", type=Path, metavar="PART.json", help="only make one result of these parts")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default benchmarks/results")
+    parser.add_argument("--output", type=Path, help=OUTPUT_HELP)
     arguments = parser.parse_args()
+    arguments.output = output_of(arguments.output, arguments.quick)
     everything = plan(arguments.quick)
     cases = [
         case

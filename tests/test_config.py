@@ -330,6 +330,71 @@ def test_variants_that_cannot_be_are_refused(minimal_preset, changes, told):
     assert told in refusal(with_variant(minimal_preset, **changes))
 
 
+UNFIT = [
+    ({"full_attention_fractions": [0.25] * 3}, "full_attention_fractions has 3 entries, and the model has "),
+    ({"full_attention_fractions": [0.3] * 8}, "a full-attention fraction of 3/10 of width "),
+    ({"full_attention_queries_per_key": 7}, "full_attention_queries_per_key = 7 does not divide a head group of "),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), UNFIT)
+def test_a_variant_that_no_scale_can_build_is_refused_with_the_model_that_names_it(minimal_preset, changes, told):
+    scale = minimal_preset["hwh"]["scales"][0]
+    scale["shape"]["num_layers"] = 8
+    with_variant(minimal_preset)
+    validate_preset(minimal_preset, "my.yaml")
+    message = refusal(with_variant(minimal_preset, **changes))
+    name = scale["models"][0]["name"]
+    assert f"model {name!r} of scale {scale['name']!r} with the architecture 'mine' cannot be built: " in message
+    assert told in message
+    # One that no model names waits for a scale of its size.
+    scale["models"][0]["architecture"] = "hwh_std"
+    validate_preset(minimal_preset, "my.yaml")
+
+
+def test_sizes_that_an_architecture_of_the_project_cannot_have_are_refused(minimal_preset):
+    minimal_preset["hwh"]["scales"][0]["shape"]["num_layers"] = 3
+    assert "num_layers = 3: a head-wise hybrid needs at least 4 layers" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize(
+    ("factors", "told"),
+    [
+        ([0.5, 2.0], "= [0.5, 2.0]: the training length itself, factor 1.0, is not among them; add it"),
+        ([1.0, 0.0], "greater than 0"),
+        ([1.0, -1.0], "greater than 0"),
+        ([1.0, float("inf")], "finite"),
+    ],
+)
+def test_probed_lengths_hold_the_training_length_and_are_lengths(minimal_preset, factors, told):
+    for possible in ([1], [2.0, 1.0]):
+        minimal_preset["controlled"]["probe"]["eval_length_factors"] = possible
+        validate_preset(minimal_preset, "my.yaml")
+    minimal_preset["controlled"]["probe"]["eval_length_factors"] = factors
+    message = refusal(minimal_preset)
+    assert "controlled.probe.eval_length_factors" in message
+    assert told in message
+
+
+def test_what_a_probe_could_not_measure_is_refused_before_the_training(minimal_preset):
+    controlled = minimal_preset["controlled"]
+    length, name = controlled["models"][0]["length"], controlled["models"][0]["name"]
+    controlled["probe"]["eval_length_factors"] = [1.0, 1.01]
+    assert f"1.01 times the {length} tokens of {name!r} are {1.01 * length:g}, expected a whole" in refusal(
+        minimal_preset
+    )
+    controlled["probe"] |= {"eval_length_factors": [0.5, 1.0], "num_queries": length // 2}
+    validate_preset(minimal_preset, "my.yaml")
+    controlled["probe"]["num_queries"] += 1
+    assert f"of at least probe.num_queries = {length // 2 + 1} tokens" in refusal(minimal_preset)
+
+
+def test_sizes_that_a_controlled_model_cannot_have_are_refused(minimal_preset):
+    minimal_preset["controlled"]["shape"]["attention_head_dim"] = 7
+    message = refusal(minimal_preset)
+    assert "key 'controlled': shape: attention_head_dim = 7 does not divide a head group of width" in message
+
+
 IDLE = [
     ("hwh_std", {"sliding_window_queries_per_key": 2}, "no sliding-window heads"),
     ("hwh_swa", {"recurrence": "deltanet"}, "no Gated DeltaNet heads"),
@@ -367,6 +432,8 @@ def test_what_heads_a_variant_has_depends_on_its_fractions(minimal_preset, base,
     changes = {"recurrence": "gated_deltanet"} | changes
     with_variant(minimal_preset, base=base, full_attention_fractions=[share] * 4, **changes)
     assert f"its base {base!r} with these full_attention_fractions has no" in refusal(minimal_preset)
+    # No model names it any more: of the sizes of a scale these fractions are no whole parts.
+    minimal_preset["hwh"]["scales"][0]["models"][0]["architecture"] = "hwh_std"
     minimal_preset["hwh"]["architectures"][0]["full_attention_fractions"] = [0.3, share, share, 1 / 3]
     validate_preset(minimal_preset, "my.yaml")
 

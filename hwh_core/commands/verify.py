@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         declared = verifier.counted_as_before()
         if declared:
             print(
-                "edited since without a change of results, each with the test that shows it "
+                "counted as an earlier form that gives the same results, each with the test that shows it "
                 f"(hwh_core/equivalent_code.json): {', '.join(sorted(declared))}"
             )
     return 1 if stale else 0

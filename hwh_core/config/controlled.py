@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from ..architectures import ArchitectureError, layers_of_shape
 from .base import Distinct, Name, PositiveInt, Strict, trained_once
 from .training import ModelShape, TrainingConfig
 
@@ -26,7 +27,15 @@ class ControlledProbe(Strict):
 
     num_samples: PositiveInt
     num_queries: PositiveInt
-    eval_length_factors: Distinct[float]
+    eval_length_factors: Distinct[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+    @field_validator("eval_length_factors")
+    @classmethod
+    def _training_length_is_probed(cls, factors: list[float]) -> list[float]:
+        # Figures, tables and claims read the band at the training length, and hold the others against it.
+        if 1 not in factors:
+            raise ValueError("the training length itself, factor 1.0, is not among them; add it")
+        return factors
 
 
 class CurveConfig(Strict):
@@ -73,6 +82,24 @@ class ControlledConfig(Strict):
         if curve.steps[-1] != steps:
             raise ValueError(f"steps: the last is {curve.steps[-1]}, expected controlled.training.steps = {steps}")
         return curve
+
+    @model_validator(mode="after")
+    def _models_can_be_built_and_probed(self) -> ControlledConfig:
+        # Else a training would tell, and of the probe only when the training is through.
+        if self.models:
+            try:
+                layers_of_shape(self.shape.model_dump(), "transformer")
+            except ArchitectureError as error:
+                raise ValueError(f"shape: {error}") from None
+        for model in self.models:
+            for factor in self.probe.eval_length_factors:
+                length, queries = factor * model.length, self.probe.num_queries
+                if length != int(length) or length < queries:
+                    raise ValueError(
+                        f"probe.eval_length_factors: {factor:g} times the {model.length} tokens of {model.name!r} are "
+                        f"{length:g}, expected a whole number of at least probe.num_queries = {queries} tokens"
+                    )
+        return self
 
     @property
     def curve_models(self) -> list[ControlledModel]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ..architectures import ARCHITECTURES
+from ..architectures import ARCHITECTURES, ArchitectureError, layers_of_shape
 from .base import Distinct, Name, PositiveInt, Strict, trained_once
 from .training import ArchitectureVariant, ModelShape, TrainingConfig
 from .variants import checked_variant
@@ -102,6 +102,20 @@ class HwHConfig(Strict):
                         f"scales: model {model.name!r} of scale {scale.name!r} has the architecture "
                         f"{model.architecture!r}; expected one of {', '.join(known)}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit_the_architectures(self) -> HwHConfig:
+        # Else the first training would tell, after texts were fetched and tokenized.
+        for scale in self.scales:
+            for model in scale.models:
+                try:
+                    layers_of_shape(self.shape_of(scale, model.architecture).model_dump(), model.architecture)
+                except ArchitectureError as error:
+                    raise ValueError(
+                        f"scales: model {model.name!r} of scale {scale.name!r} with the architecture "
+                        f"{model.architecture!r} cannot be built: {error}"
+                    ) from None
         return self
 
     def shape_of(self, scale: HwHScale, architecture: str) -> ModelShape:

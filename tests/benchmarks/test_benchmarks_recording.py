@@ -207,6 +207,40 @@ def test_train_keeps_the_cases_of_a_run_that_is_cut_off(tmp_path, monkeypatch):
     assert not part.exists()
 
 
+def test_a_quick_run_leaves_the_measurements_that_are_kept(tmp_path, monkeypatch):
+    def measured(case, *_):
+        if case.kind == "agreement":
+            return {"differences": {"control": 0.1}}
+        return {"tokens_per_second": 1.0, "step_seconds": 1.0, "spread_seconds": 0.0, "mfu": None, "rows": 1}
+
+    kept, quick = tmp_path / "results", tmp_path / "results" / "quick"
+    kept.mkdir()
+    for name in ("train.json", "train_part.json"):
+        (kept / name).write_text("of a card")
+    monkeypatch.setattr(recording, "RESULTS", kept)
+    monkeypatch.setattr(recording, "QUICK_RESULTS", quick)
+    monkeypatch.setattr(train, "run_case", measured)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(sys, "argv", ["train", "--quick"])
+    assert train.main() == 0
+    assert {path.name: path.read_text() for path in kept.glob("*.json")} == {
+        "train.json": "of a card",
+        "train_part.json": "of a card",
+    }
+    assert [path.name for path in quick.iterdir()] == ["train.json"]
+
+
+def test_every_program_with_tiny_sizes_has_them_written_apart():
+    texts = {path.name: path.read_text() for path in recording.RESULTS.parent.glob("*.py")}
+    options = ('"--quick", action', '"--output", type=Path, help=')
+    programs = [name for name, text in texts.items() if all(option in text for option in options)]
+    assert "train.py" in programs
+    assert [name for name in programs if "output_of(" not in texts[name]] == []
+    assert recording.output_of(None, True) == recording.QUICK_RESULTS
+    assert recording.output_of(None, False) is None
+    assert recording.output_of(recording.RESULTS, True) == recording.RESULTS
+
+
 def test_parallel_keeps_what_it_has(tmp_path, monkeypatch):
     def start(way, *rest):
         if way == "fsdp":

@@ -105,7 +105,12 @@ def test_a_model_that_is_trained_already_is_only_opened_anew(folder, result, tmp
     assert again == {name: value for name, value in values(result).items() if f"{ID}transformer" in name}
     capsys.readouterr()
     assert short_run.main([*options, "--steps", "40", "--output", str(tmp_path / "other")]) == 1
-    assert "was trained with other settings or on another text" in capsys.readouterr().err
+    assert "was trained with other settings; give another folder" in capsys.readouterr().err
+    # Its seconds and bytes would be recorded as those of the card and the packages at hand.
+    monkeypatch.setattr(short_run, "card", lambda: "another card")
+    monkeypatch.setattr(short_run, "package_versions", lambda: {"torch": "1"})
+    assert short_run.main([*options, "--output", str(tmp_path / "other")]) == 1
+    assert "was trained with other card and versions; give another folder" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

@@ -106,6 +106,7 @@ def test_the_committed_scores_may_stand_side_by_side(name):
     results, read = Results(ROOT / "results/reference" / name, preset), 0
     for scale in preset.hwh.scales:
         models = [m for m in scale.models if (results.root / "hwh" / scale.name / m.name / "scores.csv").is_file()]
-        read += results.scores(scale, models)["model"].nunique()
-        results.cells(scale, models)
+        if models:
+            read += results.scores(scale, models)["model"].nunique()
+            results.cells(scale, models)
     assert read == len(list(results.root.glob("hwh/*/*/scores.csv"))) > 3

@@ -21,7 +21,7 @@ from hwh_core.verification import settings_differences
 
 VARIANTS = [
     {"name": "own", "base": "hwh_std", "recurrence": "deltanet"},
-    {"name": "swa_like", "base": "hwh_swa", "sliding_window_queries_per_key": 2},
+    {"name": "swa_like", "base": "hwh_swa", "attention_output_norm": True},
 ]
 LOSSES = {("hwh_std", 0): 4.0, ("hwh_std", 1): 4.4, ("own", 0): 3.9, ("own", 1): 4.2, ("swa_like", 0): 4.5}
 

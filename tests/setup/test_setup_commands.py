@@ -13,7 +13,7 @@ import yaml
 
 from hwh_core import cli, machine
 from hwh_core.commands import doctor, report
-from hwh_core.config import load_preset, validate_preset
+from hwh_core.config import ConfigError, load_preset, validate_preset
 from hwh_core.estimate import disk_bytes
 from hwh_core.machine import GIB, NEEDED, Accelerator, Machine
 from hwh_core.readiness import preset_needs, verdict
@@ -209,9 +209,8 @@ def test_the_largest_training_is_told_and_compared_with_the_gpus_here(workflow, 
     assert detail.startswith("hwh/tiny/hwh_std_s0: this training needs about 0.1 GiB")
     assert "hwh.scales.tiny.training.micro_batch_tokens" in detail
     minimal_preset["hwh"]["scales"][0]["shape"]["attention_head_dim"] = 7
-    state, detail = states(minimal_preset, a_machine(), workflow)["GPU memory"]
-    assert state == "missing"
-    assert "attention_head_dim = 7" in detail
+    with pytest.raises(ConfigError, match="attention_head_dim = 7"):
+        states(minimal_preset, a_machine(), workflow)
 
 
 def test_a_training_that_fits_no_known_card_is_told_without_any(workflow, minimal_preset):

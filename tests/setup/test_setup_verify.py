@@ -308,7 +308,7 @@ def test_code_that_counts_as_an_earlier_form_is_named(results, minimal_preset, c
     programs = {json.loads(path.read_text(encoding="utf-8"))["script"] for path in results.rglob("*.manifest.json")}
     last = capsys.readouterr().out.splitlines()[-1]
     assert caught.value.code == 0
-    assert last.startswith("edited since without a change of results, each with the test that shows it")
+    assert last.startswith("counted as an earlier form that gives the same results, each with the test that shows it")
     assert last.endswith(": " + ", ".join(sorted(f"hwh_core/{Path(program).stem}.py" for program in programs)))
 
 
