@@ -82,14 +82,20 @@ def _build_from_class(cls: type[Task], name: str, dataset: Any) -> Task:
     return task
 
 
-def _odd_field(rows: Sequence[Row]) -> tuple[int, str] | None:
-    """Number and field of the first row with a value of another type than those before it; None if there is none."""
-    kinds: dict[str, type] = {}
-    for number, row in enumerate(rows):
-        for key, value in row.items():
-            if value is not None and kinds.setdefault(key, type(value)) is not type(value):
-                return number, key
-    return None
+def _first_odd(rows: Sequence[Row]) -> tuple[int, str]:
+    """Number of the first row that makes no table with those before it, and what Arrow says of it; one must be."""
+    from datasets import Dataset
+    from pyarrow import ArrowException
+
+    said, least, most = "", 1, len(rows)
+    while least < most:
+        middle = (least + most) // 2
+        try:
+            Dataset.from_list(list(rows[:middle]))
+            least = middle + 1
+        except ArrowException as error:
+            said, most = str(error).splitlines()[0], middle
+    return least - 1, said
 
 
 def build_task(rows: TaskRows) -> Task:
@@ -103,14 +109,10 @@ def build_task(rows: TaskRows) -> Task:
     try:
         return _build(task_config(name), rows.spec.split, rows.rows)
     except ArrowException as error:
-        odd = _odd_field(rows.rows)
-        if odd is None:
-            raise EvaluationError(f"task {name}: its rows are no table ({str(error).splitlines()[0]})") from None
-        number, key = odd
-        value = rows.rows[number][key]
+        number, said = _first_odd(rows.rows)
         raise EvaluationError(
-            f"task {name}, {rows.labels[number]}: field {key!r} is {value!r}, a {type(value).__name__}, and of another "
-            "type in the rows before; write it in one type in all rows"
+            f"task {name}, {rows.labels[number]}: a field is of another type than in the rows before it "
+            f"({said or str(error).splitlines()[0]}); write every field in one type in all rows"
         ) from None
 
 

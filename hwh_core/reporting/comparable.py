@@ -28,6 +28,7 @@ class Same:
 
 SAME_ROWS = Same("rows_sha256", "evaluate these models again on the same rows")
 SAME_VERSION = Same("task_version", "evaluate these models again with one version of lm-eval and of its tasks")
+SAME_BOS = Same("add_bos", "evaluate these models again with one evaluation.add_bos")
 SAME_WINDOW = Same("max_length", "evaluate these models again with one window")
 # Grids measured before prompts had a checksum have none.
 SAME_PROMPTS = Same("prompts_sha256", "evaluate these models again on the same prompts", recorded=False)

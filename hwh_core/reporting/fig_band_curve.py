@@ -83,17 +83,19 @@ def _band_panel(figure: plt.Figure, axis: Axes, rows: pd.DataFrame, rpd: pd.Data
         axis.errorbar(chosen["tokens"], peak, yerr=error.clip(0), zorder=6, capsize=2, elinewidth=1.0, **look)
 
 
-def _legend(figure: plt.Figure) -> None:
-    handles = [
-        *panels.predicted_handles(2),
-        *(Line2D([], [], **look) for look in MARKERS.values()),
-    ]
+def _legend(figure: plt.Figure, verdicts: set[str]) -> None:
+    """Legend with the marks of these verdicts alone: what is nowhere drawn only lets a reader search for it."""
+    meanings = {
+        DETECTED: "band that passed the null at initialisation, 95% over samples",
+        "edge": "only a shoulder: not counted as a band",
+        "none": "no band",
+    }
+    drawn = [verdict for verdict in MARKERS if verdict in verdicts]
+    handles = [*panels.predicted_handles(2), *(Line2D([], [], **MARKERS[verdict]) for verdict in drawn)]
     labels = [
         "predicted, x*=4.493 (covariance)",
         "predicted, x*=3.657 (Oka et al.)",
-        "band that passed the null at initialisation, 95% over samples",
-        "only a shoulder: not counted as a band",
-        "no band",
+        *(meanings[verdict] for verdict in drawn),
     ]
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=6.5, handlelength=3)
 
@@ -136,5 +138,6 @@ def draw(results: Results) -> Drawing:
     axes[0, 0].set_ylabel("frequency group r")
     axes[1, 0].set_ylabel("loss\n(nats/token)")
     figure.suptitle("The band against tokens seen (ours, not in the paper)", fontsize=8.5)
-    _legend(figure)
-    return Drawing(figure, pd.concat(tables, ignore_index=True), {"models": told})
+    data = pd.concat(tables, ignore_index=True)
+    _legend(figure, set(data["verdict"]))
+    return Drawing(figure, data, {"models": told})

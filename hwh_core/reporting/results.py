@@ -24,6 +24,7 @@ from ..config import (
 from ..scripting import load_settings
 from . import requirements
 from .comparable import (
+    SAME_BOS,
     SAME_FORM,
     SAME_PROMPTS,
     SAME_ROWS,
@@ -39,7 +40,7 @@ TEXT_COLUMNS = {"rows_sha256": str, "prompts_sha256": str, "task_version": str}
 HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
 SCORES_COLUMNS = {
     "scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256", "task_version",
-    "max_length",
+    "max_length", "add_bos",
 }  # fmt: skip
 CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
 CURVE_COLUMNS = {
@@ -239,14 +240,15 @@ class Results(ResultFolder):
     def scores(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """Task scores of several models, one below the other; each task was run on the same things in all of them.
 
-        Raises :class:`ReportError` when rows or version of a task differ between models or are not recorded, and so
-        for the window of a perplexity of whole texts.
+        Raises :class:`ReportError` when rows or version of a task, or whether texts begin with a beginning token,
+        differ between models or are not recorded, and so for the window of a perplexity of whole texts.
         """
         frame = self._hwh(scale, models, "scores.csv", SCORES_COLUMNS)
         for task, rows in frame.groupby("task"):
             about = f"task {task!r} of scale {scale.name!r}"
             raise_if_mixed(rows, SAME_ROWS, about)
             raise_if_mixed(rows, SAME_VERSION, about)
+            raise_if_mixed(rows, SAME_BOS, about)
             raise_if_mixed(rows[rows["metric"].isin(WINDOWED_METRICS)], SAME_WINDOW, about)
         return frame
 

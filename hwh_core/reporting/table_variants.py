@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def cell_of(interval: Interval, digits: int) -> Cell:
     return Cell(interval.estimate, *ends, n_seeds=interval.n_seeds, digits=digits)
 
 
-def metrics_of(results: Results, scale: HwHScale, model: HwHModel) -> dict[str, float]:
+def metrics_of(results: Results, scale: HwHScale, model: HwHModel) -> dict[str, Any]:
     """Parameters and held-out loss of one model (nats a token). Raises :class:`ReportError` where one is missing."""
     name = f"hwh/{scale.name}/{model.name}/metrics.json"
     metrics = results.json(name)
@@ -42,6 +43,24 @@ def metrics_of(results: Results, scale: HwHScale, model: HwHModel) -> dict[str, 
         if not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ReportError(f"{results.root / name}: {key} is {value!r}, expected a number; train the model again")
     return metrics
+
+
+def raise_if_unlike(results: Results, scale: HwHScale, models: list[HwHModel]) -> None:
+    """Raise :class:`ReportError` unless losses are of equally many windows and models of one seed saw equal batches."""
+    windows: dict[object, str] = {}
+    batches: dict[int, dict[object, str]] = {}
+    for model in models:
+        metrics = metrics_of(results, scale, model)
+        windows.setdefault(metrics.get("held_out_windows"), model.name)
+        data = (metrics.get("fingerprint") or {}).get("data")
+        batches.setdefault(model.seed, {}).setdefault(data, model.name)
+    for what, found in (("windows of held-out text", windows), *(("training data", one) for one in batches.values())):
+        if len(found) > 1:
+            (_, first), (_, other), *_ = found.items()
+            raise ReportError(
+                f"scale {scale.name!r}: {what} of {first} and {other} differ by their metrics.json, so that their "
+                "losses cannot be compared; train one of them again"
+            )
 
 
 def losses_of(results: Results, scale: HwHScale, group: list[HwHModel]) -> dict[int, float]:
@@ -87,6 +106,7 @@ def make(results: Results) -> Table:
     scales = [scale for scale in preset.hwh.scales if comparisons.side_by_side(preset, scale)]
     for scale in scales:
         models = comparisons.side_by_side(preset, scale)
+        raise_if_unlike(results, scale, models)
         against, needles = comparisons.held_against(preset, scale), results.cells(scale, models)
         by_name = {name: models_of(scale, [name]) for name in dict.fromkeys(model.architecture for model in models)}
         losses = {name: losses_of(results, scale, group) for name, group in by_name.items()}

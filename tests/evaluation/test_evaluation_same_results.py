@@ -109,15 +109,16 @@ def test_rows_of_a_task_are_made_once(name, rows_folder):
     assert len(docs) == len(rows.rows)
 
 
-def test_a_field_of_two_types_is_named_with_its_row(rows_folder):
+@pytest.mark.parametrize("odd", [1, 3])
+@pytest.mark.parametrize("change", [{"label": 3}, {"ind": "x"}, {"endings": ["one", 2]}, {"endings": "one"}])
+def test_a_field_of_two_types_is_named_with_its_row(rows_folder, odd, change):
     rows = load_task_rows(rows_folder, "hellaswag", None, 0)
-    for odd in (3, "x"):
-        changed = [dict(row) for row in rows.rows]
-        changed[1]["label" if odd == 3 else "ind"] = odd
-        kinds = {type(row["label" if odd == 3 else "ind"]) for row in changed}
-        assert len(kinds) == 2
-        with pytest.raises(EvaluationError, match=r"task hellaswag, row 1 .*in one type in all rows"):
-            build_task(dataclasses.replace(rows, rows=changed))
+    assert len(rows.rows) > 1
+    changed = [dict(row) for row in (rows.rows * 4)[:5]]
+    changed[odd] |= change
+    again = dataclasses.replace(rows, rows=changed, indices=list(range(5)))
+    with pytest.raises(EvaluationError, match=rf"task hellaswag, row {odd} .*\(.*\); write every field in one type"):
+        build_task(again)
 
 
 @pytest.mark.parametrize("places", [[(0, range(3, 5))], [(0, range(9)), (1, range(2, 3)), (0, range(4, 30))]])

@@ -273,7 +273,7 @@ TASKS = {
 
 def write_scores(
     folder: Path, scale, model, shift: float = 0.0, tasks: dict = TASKS, n: int = 400, rows_sha256: str | None = SHA,
-    task_version: str | None = "1.0", max_length: int | None = 256,
+    task_version: str | None = "1.0", max_length: int | None = 256, add_bos: bool = False,
 ) -> None:  # fmt: skip
     rows = []
     for task, metrics in tasks.items():
@@ -297,6 +297,7 @@ def write_scores(
                     "rows_sha256": rows_sha256,
                     "label": task,
                     "max_length": max_length,
+                    "add_bos": add_bos,
                 }
             )
     put_table(folder / "scores.csv", pd.DataFrame(rows))

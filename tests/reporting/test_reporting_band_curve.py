@@ -67,8 +67,19 @@ def test_a_shoulder_is_drawn_hollow(curves):
     path.write_text(path.read_text().replace(",peak,", ",edge,", 1))
     axis = drawn(curves).figure.axes[0]
     hollow = [line for line in axis.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
+    assert "only a shoulder: not counted as a band" in legend_texts(axis.figure)
     assert [float(x) for line in hollow for x in line.get_xdata()] == [TOKENS[1]]
     assert "did not stay" not in axis.get_title()
+
+
+def legend_texts(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_the_legend_tells_of_what_is_drawn_alone(curves):
+    texts = legend_texts(drawn(curves).figure)
+    assert "no band" in texts
+    assert len(texts) == 4
 
 
 def test_the_csv_holds_what_is_drawn(curves):

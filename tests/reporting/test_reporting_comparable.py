@@ -41,6 +41,7 @@ def write_gdn(results: Results, **changes) -> None:
         ({"rows_sha256": None}, r"rows_sha256 is a{12} for transformer and .*, not recorded for gdn; .* the same rows"),
         ({"task_version": "2.0"}, r"task_version is 1\.0 for transformer and .*, 2\.0 for gdn; .* one version"),
         ({"task_version": None}, r"task_version is 1\.0 for transformer and .*, not recorded for gdn"),
+        ({"add_bos": True}, r"add_bos is False for transformer and .*, True for gdn; .* one evaluation\.add_bos"),
         ({"task_version": "1"}, r"task_version is 1\.0 for .*, 1 for gdn"),
     ],
 )

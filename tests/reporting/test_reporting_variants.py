@@ -129,6 +129,21 @@ def test_a_model_without_a_loss_is_named(tmp_path, content):
         make(results)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"held_out_windows": 3}, "windows of held-out text of hwh_std-s0 and own-s1 differ"),
+        ({"fingerprint": {"data": "other"}}, "training data of hwh_std-s1 and own-s1 differ"),
+    ],
+)
+def test_losses_of_other_text_are_refused(tmp_path, changes, told):
+    results = written(tmp_path, with_variants(["hwh_std", "own"]))
+    path = tmp_path / "hwh/tiny/own-s1/metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ReportError, match=rf"scale 'tiny': {told} by their metrics\.json"):
+        make(results)
+
+
 def test_a_seed_twice_is_refused(tmp_path):
     data = with_variants(["hwh_std", "own"]).model_dump(mode="json")
     again = {"name": "again", "architecture": "own", "seed": 0, "rope_theta": 20000.0}
