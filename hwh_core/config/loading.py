@@ -87,8 +87,7 @@ def read_preset(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"preset file {path} does not exist; presets lie in config/ (config.yaml, smoke.yaml, ...)")
     try:
-        # A subclass of the safe loader.
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=OnceLoader)
+        data = OnceLoader(path.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"preset file {path} is not valid YAML in UTF-8: {error}") from None
     if not isinstance(data, dict):
