@@ -165,7 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a small model, also on a CPU")
     parser.add_argument("--autotune", action="store_true", help="without the shipped launch configurations (minutes)")
-    parser.add_argument("--output", type=Path, help="folder or .json file; default as elsewhere")
+    # In words of its own: benchmarks.recording imports torch, whose import is part of what is measured.
+    parser.add_argument(
+        "--output", type=Path, help="folder or .json file; default benchmarks/results (--quick: quick/)"
+    )
     parser.add_argument("--fresh", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--origin", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
