@@ -106,8 +106,7 @@ class Family:
 
     def log_perplexity(self, architecture: str, column: task_scores.Column) -> SeedValues:
         """Natural logarithm of a perplexity, with its error to first order."""
-        values = self.column(architecture, column)
-        return {s: SeedValue(math.log(v.value), v.stderr / v.value, v.n) for s, v in values.items()}
+        return {seed: value.logarithm() for seed, value in self.column(architecture, column).items()}
 
     @property
     def perplexities(self) -> list[task_scores.Column]:

@@ -19,7 +19,7 @@ from .intervals import combine
 from .panels import length_label
 from .results import Results
 from .style import LINE_STYLES, MARKERS, TEXT_WIDTH, Drawing, colours_of
-from .table2 import GRID_TITLES, grid_title
+from .table2 import GRID_TITLES, WORDINGS, grid_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def draw(results: Results) -> Drawing:
     models = selection.compared(scale)
     names = selection.architectures_of(scale)
     niah = results.preset.evaluation.niah
-    grids = [(f"{GRID_TITLES[niah.variant]}, ruler wording (Figures 4 and 15)", results.cells(scale, models))]
+    grids = [(f"{GRID_TITLES[niah.variant]}, {WORDINGS['ruler']} (Figures 4 and 15)", results.cells(scale, models))]
     grids += [(grid_title(grid), results.additional_cells(scale, models, grid)) for grid in niah.additional]
     tables = [(label, curves(cells, names)) for label, cells in grids]
     columns = min(COLUMNS, len(tables))

@@ -9,7 +9,7 @@ from .intervals import Interval, combine, stderr_of
 from .paper_values import TABLE_3, TABLE_3_VALUES
 from .published import NORM_BAND_NOTE
 from .results import Results
-from .selection import Condition, conditions
+from .selection import Condition, conditions, theta_text
 from .tables import Cell, Table
 
 COLUMNS = ["r*", "r* (Oka)", "T*", "observed r", "T(r)", "verdict against null", "init peak"]
@@ -63,7 +63,11 @@ def make(results: Results) -> Table:
     head_dim = preset.controlled.shape.attention_head_dim
     wanted = dict.fromkeys([*sorted(groups), *(Condition(*key) for key in TABLE_3_VALUES)])
     for condition in wanted:
-        labels = (f"{condition.rope_theta:g}", str(condition.length), "on" if condition.qk_norm else "off")
+        labels = (
+            theta_text(condition.rope_theta).removeprefix("θ="),
+            str(condition.length),
+            "on" if condition.qk_norm else "off",
+        )
         models = groups.get(condition, [])
         if not models:
             # The paper's models have heads of 64 dimensions: its predictions hold for no other size.
