@@ -117,7 +117,7 @@ def _reasons(parts: Sequence[Part]) -> list[str]:
     for reason, labels in by_reason.items():
         if 1 < len(labels) == len(parts):
             labels = ["all numbers"]
-        texts.append(f"{', '.join(labels)}: {reason}")
+        texts.append(f"{' / '.join(labels)}: {reason}")
     return texts
 
 

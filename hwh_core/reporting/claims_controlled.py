@@ -169,7 +169,7 @@ def _one_band(condition: Condition, bands: list[dict], groups: Range) -> list[Pa
     part = band_part(condition.title, bands, read, high=2.0, possible=groups)
     with_peak = sum(int(band["factors"]["1"]["num_layers_with_peak"]) for band in bands)
     total = sum(len(band["factors"]["1"]["layers"]) for band in bands)
-    told = f"over the {with_peak} of {total} layers that have an RPD peak; a quartile range leaves out single layers"
+    told = f"{with_peak} of {total} layers have an RPD peak"
     return [replace(part, note="; ".join(text for text in (told, part.note) if text))]
 
 

@@ -132,7 +132,7 @@ def test_models_of_other_conditions_are_no_seeds(tmp_path):
 
 def test_c6_says_how_many_layers_it_rests_on(tmp_path):
     outcome = outcome_of(controlled(tmp_path), "C6")
-    assert all("layers that have an RPD peak" in part.note for part in outcome.parts)
+    assert all("layers have an RPD peak" in part.note for part in outcome.parts)
 
 
 def test_two_layers_are_too_few_for_one_band_in_all_layers(tmp_path):
@@ -261,7 +261,9 @@ def test_n_counts_what_a_claim_reads_once_and_nothing_else(tmp_path):
     results = hybrids(tmp_path, "1.4B")
     cells = results.cells(results.preset.hwh.scales[0], results.preset.hwh.scales[0].models)
     inter = cells[(cells["architecture"] == "inter") & (cells["length"] >= 2.75 * 256)]
-    assert outcome_of(results, "B4").n_samples == inter["n"].sum()
+    b4 = outcome_of(results, "B4")
+    assert b4.n_samples == inter["n"].sum()
+    assert ("other prompts" in b4.note) is bool(results.preset.evaluation.niah.additional)
     transformer = cells[(cells["architecture"] == "transformer") & cells["length"].isin([128, 256, 512])]
     assert outcome_of(results, "B1").n_samples == transformer["n"].sum()
     scores = results.scores(results.preset.hwh.scales[0], results.preset.hwh.scales[0].models)
