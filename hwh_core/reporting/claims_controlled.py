@@ -34,7 +34,8 @@ from .band_readings import (
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .intervals import NOT_NEGATIVE, Interval, Range, combine, verdict, wilson
 from .results import Results
-from .selection import PAPER_LENGTH, Condition, theta_text
+from .selection import PAPER_LENGTH, Condition
+from .texts import theta_text
 
 
 def position(theta: float, length: int, low: float, high: float) -> Callable[[Results], Outcome]:

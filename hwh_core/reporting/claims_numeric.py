@@ -15,7 +15,7 @@ from ..rope import X_STAR_COVARIANCE, inverse_frequencies, period_at, predicted_
 from .claim_model import Claim, Outcome, Part, from_parts
 from .intervals import exact, verdict
 from .results import Results
-from .selection import theta_text
+from .texts import theta_text
 
 ROPE = "hwh_core/rope.py"
 LAYERS = "hwh_core/architectures.py"

@@ -66,13 +66,7 @@ class Condition:
     @property
     def title(self) -> str:
         """Short text for panels and tables."""
-        return f"{theta_text(self.rope_theta)}, L={self.length}{'' if self.qk_norm else ', no QKNorm'}"
-
-
-def theta_text(theta: float) -> str:
-    """A RoPE base as text: ``θ=1e4``, ``θ=5e5``, and with all its digits where it is no such round number."""
-    short = f"{theta:.0e}"
-    return f"θ={short.replace('e+0', 'e') if float(short) == theta else f'{theta:g}'}"
+        return f"θ={self.rope_theta:.0e}, L={self.length}".replace("e+0", "e") + ("" if self.qk_norm else ", no QKNorm")
 
 
 def condition_of(model: ControlledModel) -> Condition:

@@ -9,8 +9,9 @@ from .intervals import Interval, combine, stderr_of
 from .paper_values import TABLE_3, TABLE_3_VALUES
 from .published import NORM_BAND_NOTE
 from .results import Results
-from .selection import Condition, conditions, theta_text
+from .selection import Condition, conditions
 from .tables import Cell, Table
+from .texts import theta_text
 
 COLUMNS = ["r*", "r* (Oka)", "T*", "observed r", "T(r)", "verdict against null", "init peak"]
 
