@@ -19,8 +19,8 @@ WORDINGS = {"ruler": "RULER wording", "second": "second wording", "trained": "tr
 ADDITIONAL_NOTE = (
     "Other needle tasks are RULER's (S: one needle, MK: needles with other keys beside it, MV: four values of one key, "
     "MQ: four keys); second wording: one that stands in no training text; trained wording: one of the retrieval mix, "
-    "the exception to its disjoint wordings, with keys, numbers and prose that no model saw; lm-eval's samples: its own "
-    "prompts, shorter than the length they are named by. All lengths are in niah_*_cells.csv of each model."
+    "the exception to its disjoint wordings, with keys, numbers and prose that no model saw; lm-eval's samples: its "
+    "own prompts, shorter than the length they are named by. All lengths are in niah_*_cells.csv of each model."
 )
 
 
