@@ -23,11 +23,11 @@ def groups(
     return {
         "commonsense\n(7 tasks)": task_scores.commonsense(scores, architecture, with_lambada=False),
         "real-world\nretrieval": task_scores.retrieval(scores, architecture),
-        f"NIAH\n≤ {length}": task_scores.needle_values(cells, architecture, lambda n: n <= length),
-        f"NIAH\n{length}–{2 * length}": task_scores.needle_values(
+        f"NIAH-S2\n≤ {length}": task_scores.needle_values(cells, architecture, lambda n: n <= length),
+        f"NIAH-S2\n> {length}, ≤ {2 * length}": task_scores.needle_values(
             cells, architecture, lambda n: length < n <= 2 * length
         ),
-        f"NIAH\n> {2 * length}": task_scores.needle_values(cells, architecture, lambda n: n > 2 * length),
+        f"NIAH-S2\n> {2 * length}": task_scores.needle_values(cells, architecture, lambda n: n > 2 * length),
     }
 
 
@@ -56,13 +56,17 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
                 hatch=HATCHES[position % 6], yerr=[[mean - low], [high - mean]],
                 error_kw={"linewidth": 0.8, "capsize": 2}, label=label if index == 0 else None,
             )  # fmt: skip
+            # A bar of 0 is none to the eye, and reads like one that is missing.
+            axis.annotate(
+                f"{mean:.1f}", (x, high), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=6.5
+            )
             if len(values) > 1:
                 axis.plot([x] * len(values), [v.value for v in values.values()], **SEED, clip_on=False, zorder=5)
             n = sum(v.n for v in values.values())
             rows.append({**row, "percent": mean, "low": low, "high": high, "n": n})
     names = list(groups(scores, cells, scale.length, architectures[0]))
     axis.set_xticks(range(len(names)), names)
-    axis.set(ylabel="accuracy (%), with 95% intervals", ylim=(0, 105), xlim=(-0.6, len(names) - 0.4))
+    axis.set(ylabel="accuracy (%), with 95% intervals", ylim=(0, 109), xlim=(-0.6, len(names) - 0.4))
     axis.grid(axis="y", linewidth=0.3, color="0.85")
     axis.set_axisbelow(True)
     handles, _ = axis.get_legend_handles_labels()

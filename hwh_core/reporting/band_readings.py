@@ -86,7 +86,9 @@ def band_part(
     if not any(good):
         return Part(label, None, "inconclusive", f"no band above the null at initialisation in {len(bands)} seed(s)")
     if not values:
-        return Part(label, None, "inconclusive", "a band, but no such value for it")
+        return Part(
+            label, None, "inconclusive", "a band at the training length, but this value is missing in every seed"
+        )
     interval = combined(values)
     if len(values) < len(bands):
         note = f"seeds disagree: a band above the null at initialisation in {len(values)} of {len(bands)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from ..config import ControlledModel
 from . import panels
@@ -132,6 +133,11 @@ def marks_legend(figure: Any, collected: list[ConditionMaps], more: Sequence[tup
         "predicted, x*=3.657 (Oka et al.)",
         f"observed RPD peak, one a seed below its layers,\nwhere it passed the null at initialisation{without}",
     ]
+    if len(more) > len(handles):
+        # The first column is filled up, so that the second begins with ``more``.
+        gap = len(more) - len(handles)
+        handles += [Line2D([], [], linestyle="none") for _ in range(gap)]
+        labels += [""] * gap
     for handle, label in more:
         handles.append(handle)
         labels.append(label)

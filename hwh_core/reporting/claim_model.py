@@ -95,7 +95,7 @@ def from_parts(
     verdict = together([part.verdict for part in parts])
     if report_only and verdict != "not_testable":
         verdict = "inconclusive"
-    notes = [note, *(f"{part.label}: {part.note}" for part in parts if part.note)]
+    notes = [note, *_reasons(parts)]
     seeds = [part.interval.n_seeds for part in parts if part.interval is not None]
     return Outcome(
         verdict=verdict,
@@ -105,6 +105,20 @@ def from_parts(
         evidence=evidence if seeds else None,
         note="; ".join(text for text in notes if text),
     )
+
+
+def _reasons(parts: Sequence[Part]) -> list[str]:
+    """Notes of parts, each reason once with the parts that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for part in parts:
+        if part.note:
+            by_reason.setdefault(part.note, []).append(part.label)
+    texts = []
+    for reason, labels in by_reason.items():
+        if 1 < len(labels) == len(parts):
+            labels = ["all numbers"]
+        texts.append(f"{' / '.join(labels)}: {reason}")
+    return texts
 
 
 def _finite(value: float) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .intervals import NOT_NEGATIVE, Interval, Range, combine, verdict, wilson
 from .results import Results
 from .selection import PAPER_LENGTH, Condition
+from .texts import theta_text
 
 
 def position(theta: float, length: int, low: float, high: float) -> Callable[[Results], Outcome]:
@@ -111,7 +113,7 @@ def norm_shift(scaled: bool) -> Callable[[Results], Outcome]:
         for without, with_norm in pairs:
             values = paired(peaks_by_seed(results, without), peaks_by_seed(results, with_norm))
             pair = (without, with_norm)
-            label = f"shift, theta={without.rope_theta:g}, L={without.length}"
+            label = f"shift, {with_norm.title}"
             shifts = shifts_of(groups_of(results))
             parts.append(paired_part(f"{label} > 0", results, pair, values, low=0.0, possible=shifts))
             expected = PAPER_SHIFT.get(without.rope_theta)
@@ -127,7 +129,7 @@ def norm_shift(scaled: bool) -> Callable[[Results], Outcome]:
         if not scaled:
             tested = {pair[0].rope_theta for pair in pairs}
             absent = [theta for theta in PAPER_SHIFT if theta not in tested]
-            parts += [Part(f"theta={theta:g}", None, "not_testable", "not trained") for theta in absent]
+            parts += [Part(theta_text(theta), None, "not_testable", "not trained") for theta in absent]
         samples = sum(samples_of(bands_of(results, without)) for without, _ in pairs)
         return from_parts(parts, evidence=evidence_of(results, pairs[0][0]), n_samples=samples)
 
@@ -165,7 +167,11 @@ def _one_band(condition: Condition, bands: list[dict], groups: Range) -> list[Pa
         # The spread over layers has no interval over samples of its own: seeds carry it.
         return None if value is None else (float(value), 0.0)
 
-    return [band_part(condition.title, bands, read, high=2.0, possible=groups)]
+    part = band_part(condition.title, bands, read, high=2.0, possible=groups)
+    with_peak = sum(int(band["factors"]["1"]["num_layers_with_peak"]) for band in bands)
+    total = sum(len(band["factors"]["1"]["layers"]) for band in bands)
+    told = f"{with_peak} of {total} layers have an RPD peak"
+    return [replace(part, note="; ".join(text for text in (told, part.note) if text))]
 
 
 def _below_band(condition: Condition, bands: list[dict], groups: Range) -> list[Part]:
@@ -190,16 +196,18 @@ def agreement(scaled: bool) -> Callable[[Results], Outcome]:
         found = conditions_of(results, scaled)
         if not found:
             return not_testable("no controlled model with QK-norm at such a length in this preset")
-        rates, layers, chances, samples = [], 0, [], 0
+        rates, layers, chances, samples, seeds = [], 0, [], 0, []
         for condition in found:
             bands = bands_of(results, condition)
             samples += samples_of(bands)
+            before = len(rates)
             for entry in (band["factors"]["1"] for band in bands):
                 count = int(entry["num_layers_with_peak"])
                 if count and entry["c8_rate"] is not None:
                     rates.append((float(entry["c8_rate"]), count))
                     layers += count
                     chances.append(entry["c8_chance"])
+            seeds.append(len(rates) - before)
         evidence = evidence_of(results, found[0])
         if not rates:
             part = Part("rate", None, "inconclusive", "no layer has an RPD peak above the null at initialisation")
@@ -213,11 +221,14 @@ def agreement(scaled: bool) -> Callable[[Results], Outcome]:
             pooled,
             max(0.0, min(over_layers[0], pooled - half)),
             min(1.0, max(over_layers[1], pooled + half)),
-            len(rates),
+            # Models of other bases and lengths are no seeds: the condition with the fewest decides what is known.
+            min(count for count in seeds if count),
         )
         decided = verdict(interval, low=0.8)
         shown = "unknown" if chance is None else f"{chance:.2f}"
         note = f"{layers} layers with an RPD peak in {len(rates)} models; chance rate {shown}"
+        if interval.n_seeds < 2:
+            note = f"{note}; a condition with one seed: the spread over seeds is unknown"
         if decided == "reproduced" and (chance is None or chance >= interval.low):
             decided, note = "inconclusive", f"{note}: no better than chance"
         return from_parts([Part("rate", interval, decided)], evidence=evidence, n_samples=samples, note=note)
@@ -291,7 +302,7 @@ def _both(number: int, statement: str, paper: str | None, tolerance: str, metric
 def _position_claim(number: int, theta: float, length: int, shown: str, low: float, high: float) -> Claim:
     centre = (low + high) / 2
     return Claim(
-        f"C{number}", f"theta={theta:.0e}, L={length}, QKNorm: band at {shown}".replace("e+0", "e"), shown,
+        f"C{number}", f"{theta_text(theta)}, L={length}, QKNorm: band at {shown}", shown,
         f"{centre:g} ± 1.0 group", "RPD peak (frequency group)", "C", "controlled, L >= 2048",
         position(theta, length, low, high),
     )  # fmt: skip

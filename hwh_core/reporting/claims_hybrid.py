@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,14 +24,19 @@ from .task_scores import SeedValue, SeedValues
 
 BASELINES = ("transformer", "gdn", "inter")
 ABLE = 90.0
+OTHER_GRIDS = "needles in RULER's wording; other prompts, on which models may rank otherwise, are in Table 2"
 
 
 @dataclass(frozen=True)
 class Family:
-    """Scores and needle results of all models of one scale but the controls."""
+    """Scores and needle results of all models of one scale but the controls.
+
+    ``read`` counts rows and prompts by architecture and column or length, each once however often a test reads it.
+    """
 
     results: Results
     scale: HwHScale
+    read: dict[tuple[str, str | int], int] = field(default_factory=dict)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -47,7 +52,26 @@ class Family:
 
     def needles(self, architecture: str, keep: Callable[[int], bool]) -> SeedValues:
         """Needle accuracy in percent over the lengths kept."""
+        rows = self.cells[(self.cells["architecture"] == architecture) & self.cells["length"].map(keep)]
+        for length, group in rows.groupby("length"):
+            self.read[architecture, int(length)] = int(group["n"].sum())
         return task_scores.needle_values(self.cells, architecture, keep)
+
+    def column(self, architecture: str, column: task_scores.Column) -> SeedValues:
+        """Values of one column of the tables by seed."""
+        values = task_scores.column_values(self.scores, architecture, column)
+        self._count(architecture, column.title, values)
+        return values
+
+    def commonsense(self, architecture: str, with_lambada: bool = False) -> SeedValues:
+        """Mean accuracy over the seven tasks, or these and LAMBADA."""
+        values = task_scores.commonsense(self.scores, architecture, with_lambada)
+        self._count(architecture, f"commonsense{' and LAMBADA' * with_lambada}", values)
+        return values
+
+    def _count(self, architecture: str, what: str, values: SeedValues) -> None:
+        if values:
+            self.read[architecture, what] = sum(value.n for value in values.values())
 
     def at(self, architecture: str, multiple: float) -> SeedValues:
         """Needle accuracy at ``multiple`` times the training length; empty when that length is not in the grid."""
@@ -62,12 +86,15 @@ class Family:
         length = half if half in lengths else min(lengths)
         if length > self.length:
             return False
-        return any(value.value >= ABLE for value in self.needles(architecture, lambda n: n == length).values())
+        values = task_scores.needle_values(self.cells, architecture, lambda n: n == length)
+        return any(value.value >= ABLE for value in values.values())
 
     def retrieval(self, architecture: str) -> SeedValues:
         """Mean of the real-world retrieval tasks; where none was run, needles within the training length."""
         if task_scores.columns_run(self.scores, task_scores.RETRIEVAL):
-            return task_scores.retrieval(self.scores, architecture)
+            values = task_scores.retrieval(self.scores, architecture)
+            self._count(architecture, "retrieval", values)
+            return values
         return self.needles(architecture, lambda n: n <= self.length)
 
     @property
@@ -80,8 +107,7 @@ class Family:
 
     def log_perplexity(self, architecture: str, column: task_scores.Column) -> SeedValues:
         """Natural logarithm of a perplexity, with its error to first order."""
-        values = task_scores.column_values(self.scores, architecture, column)
-        return {s: SeedValue(math.log(v.value), v.stderr / v.value, v.n) for s, v in values.items()}
+        return {seed: value.logarithm() for seed, value in self.column(architecture, column).items()}
 
     @property
     def perplexities(self) -> list[task_scores.Column]:
@@ -91,6 +117,12 @@ class Family:
 
 
 Test = Callable[[Family], tuple[list[Part], str, str]]
+
+
+def other_grids(family: Family) -> str:
+    """Where needles in other prompts stand, for a claim that read some; no verdict rests on these."""
+    read = any(isinstance(what, int) for _, what in family.read)
+    return OTHER_GRIDS if read and family.results.preset.evaluation.niah.additional else ""
 
 
 def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, report_only: bool = False):
@@ -107,8 +139,6 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
         family = Family(results, complete[0])
         parts, note, file = test(family)
         models = selection.models_of(family.scale, architectures)
-        table = family.scores if file == "scores.csv" else family.cells
-        rows = table[table["architecture"].isin(architectures)]
         scale = family.scale
         tokens = scale.training.steps * scale.training.tokens_per_step
         size = (
@@ -116,8 +146,10 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
         )
         mix = "trained with a retrieval mix, which the paper does not have" if scale.retrieval_mix else ""
         evidence = requirements.hwh_files(scale, models[:1], file)[0]
-        notes = "; ".join(text for text in (size, mix, note) if text)
-        return from_parts(parts, evidence=evidence, n_samples=int(rows["n"].sum()), note=notes, report_only=report_only)
+        notes = "; ".join(text for text in (size, mix, note, other_grids(family)) if text)
+        return from_parts(
+            parts, evidence=evidence, n_samples=sum(family.read.values()), note=notes, report_only=report_only
+        )
 
     return evaluate
 
@@ -130,10 +162,11 @@ def m1(family: Family) -> tuple[list[Part], str, str]:
     """Absolute numbers of HwH-std."""
     parts = []
     for column, value in ((task_scores.WIKI, 27.41), (task_scores.LAMBADA_PPL, 34.84)):
-        found = level(task_scores.column_values(family.scores, "hwh_std", column))
+        found = level(family.column("hwh_std", column))
         limits = (0.95 * value, 1.05 * value)
         parts.append(bounded(f"{column.title} ({value} ± 5%)", found, *limits, possible=NOT_NEGATIVE))
-    eight = level(task_scores.commonsense(family.scores, "hwh_std", with_lambada=True))
+    eight = level(family.commonsense("hwh_std", with_lambada=True))
+    # Its rows are among those of the eight.
     seven = level(task_scores.commonsense(family.scores, "hwh_std", with_lambada=False))
     seven = seven and seven.within(PERCENT)
     parts.append(bounded("average of 8 (42.78 ± 1.5)", eight, 42.78 - 1.5, 42.78 + 1.5))
@@ -155,11 +188,7 @@ def m1b(family: Family) -> tuple[list[Part], str, str]:
 
 def m2(family: Family) -> tuple[list[Part], str, str]:
     """GDN against SWA as the local part."""
-    scores = family.scores
-    sense = difference(
-        task_scores.commonsense(scores, "hwh_std", with_lambada=False),
-        task_scores.commonsense(scores, "hwh_swa", with_lambada=False),
-    )
+    sense = difference(family.commonsense("hwh_std"), family.commonsense("hwh_swa"))
     beyond = [family.needles(name, lambda n: n > family.length) for name in ("hwh_swa", "hwh_std")]
     able = family.able("hwh_swa") and family.able("hwh_std")
     parts = [
@@ -205,8 +234,7 @@ def m4(family: Family) -> tuple[list[Part], str, str]:
         ranked("retrieval: outer 1:7 - outer 1:3",
                difference(family.retrieval("hwh_std"), family.retrieval("hwh_outer13"))),
     ]  # fmt: skip
-    sense = {name: task_scores.commonsense(family.scores, name, with_lambada=False)
-             for name in selection.ALLOCATION_ARCHITECTURES}  # fmt: skip
+    sense = {name: family.commonsense(name) for name in selection.ALLOCATION_ARCHITECTURES}
     for name in ("hwh_uniform13", "hwh_outer13"):
         flat = difference(sense["hwh_std"], sense[name])
         title = f"commonsense: HwH-std - {_title(name)} (± 1 pt)"
@@ -264,6 +292,7 @@ def b3(family: Family) -> tuple[list[Part], str, str]:
     models = selection.models_of(family.scale, ("gdn",))
     prompts = family.results.prompts(family.scale, models)
     long = prompts[prompts["length"] > family.length]
+    family.read["gdn", "prompts beyond the training length"] = len(long)
     near_far: dict[bool, SeedValues] = {}
     for near, rows in long.groupby(long["needle_distance"] <= family.length):
         near_far[bool(near)] = {

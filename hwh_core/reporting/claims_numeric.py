@@ -15,6 +15,7 @@ from ..rope import X_STAR_COVARIANCE, inverse_frequencies, period_at, predicted_
 from .claim_model import Claim, Outcome, Part, from_parts
 from .intervals import exact, verdict
 from .results import Results
+from .texts import theta_text
 
 ROPE = "hwh_core/rope.py"
 LAYERS = "hwh_core/architectures.py"
@@ -28,7 +29,7 @@ def _part(label: str, value: float, expected: float, tolerance: float) -> Part:
 def n1(results: Results) -> Outcome:
     """Predicted indices of the three controlled models."""
     wanted = {(64, 1e4, 2048): 21.27, (64, 1e6, 2048): 14.18, (64, 1e4, 4096): 23.68}
-    parts = [_part(f"theta={k[1]:g}, L={k[2]}", predicted_index(*k), value, 0.005) for k, value in wanted.items()]
+    parts = [_part(f"{theta_text(k[1])}, L={k[2]}", predicted_index(*k), value, 0.005) for k, value in wanted.items()]
     return from_parts(parts, evidence=ROPE)
 
 
@@ -39,7 +40,7 @@ def n2(results: Results) -> Outcome:
     ]
     for theta in (1e4, 1e6):
         at_index = period_at(inverse_frequencies(64, theta), predicted_index(64, theta, 2048))
-        parts.append(_part(f"T(r*) at theta={theta:g}, L=2048", at_index, 2864, 0.5))
+        parts.append(_part(f"T(r*) at {theta_text(theta)}, L=2048", at_index, 2864, 0.5))
     return from_parts(parts, evidence=ROPE)
 
 
@@ -58,8 +59,8 @@ def n5(results: Results) -> Outcome:
     parts = []
     for theta, stated in ((1e4, 2.408), (1e6, 1.605)):
         shift = predicted_index(64, theta, 4096) - predicted_index(64, theta, 2048)
-        parts.append(_part(f"closed form, theta={theta:g}", shift, 32 * math.log(2) / math.log(theta), 1e-9))
-        parts.append(_part(f"theta={theta:g}", shift, stated, 5e-4))
+        parts.append(_part(f"closed form, {theta_text(theta)}", shift, 32 * math.log(2) / math.log(theta), 1e-9))
+        parts.append(_part(theta_text(theta), shift, stated, 5e-4))
     return from_parts(parts, evidence=ROPE)
 
 
@@ -167,13 +168,13 @@ def _claim(number: int, statement: str, paper: str | None, tolerance: str, metri
 CLAIMS = [
     _claim(1, "Predicted band index r*(64, 1e4, 2048)=21.27, (64, 1e6, 2048)=14.18, (64, 1e4, 4096)=23.68",
            "21.27 / 14.18 / 23.68", "±0.005", "predicted index (frequency group)", n1),
-    _claim(2, f"Predicted period T*=2πL/x* (x*={X_STAR_COVARIANCE:.4f}) is 2864 / 5727 tokens, independent of theta",
+    _claim(2, f"Predicted period T*=2πL/x* (x*={X_STAR_COVARIANCE:.4f}) is 2864 / 5727 tokens, independent of θ",
            "2864 / 5727", "±0.5 token", "period (tokens)", n2),
-    _claim(3, "Period of frequency group 24 at theta=1e4, d_h=64 is 6283 tokens", "6283", "±0.5 token",
+    _claim(3, "Period of frequency group 24 at θ=1e4, d_h=64 is 6283 tokens", "6283", "±0.5 token",
            "period (tokens)", n3),
     _claim(4, "Gemma-7B: predicted index r*(256, 1e4, 8192)=104.35", "near 104", "±0.01",
            "predicted index (frequency group)", n4),
-    _claim(5, "Doubling L moves r* by (d_h/2) ln2/ln theta: 2.408 (1e4), 1.605 (1e6)", None, "exact",
+    _claim(5, "Doubling L moves r* by (d_h/2) ln2/ln θ: 2.408 (1e4), 1.605 (1e6)", None, "exact",
            "shift of the predicted index (groups)", n5),
     _claim(6, "HwH-std at 24 layers: full-attention share 0.1771 of Q/K/V dimensions (1:4.65 < 1:3), <= 1/4 a layer",
            "below 1:3; at most one quarter of a layer", "exact", "share of Q/K/V dimensions", n6),

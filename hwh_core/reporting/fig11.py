@@ -7,14 +7,16 @@ import pandas as pd
 
 from . import bandfigures, panels
 from .results import Results
-from .selection import conditions
+from .selection import conditions, main_conditions
 from .style import TEXT_WIDTH, Drawing
 
 
 def draw(results: Results) -> Drawing:
     """One row per condition: RFIS, RPD, and RPD trained minus RPD at initialisation on the same samples."""
     groups = conditions(results.preset, qk_norm=True)
-    collected = [bandfigures.collect(results, c, groups[c]) for c in sorted(groups)]
+    # Those of Figure 3 first, in its order.
+    ordered = dict.fromkeys([*main_conditions(results.preset), *sorted(groups)])
+    collected = [bandfigures.collect(results, c, groups[c]) for c in ordered]
     heights = [1.35 + 0.11 * len(data.rows) for data in collected]
     figure, axes = plt.subplots(
         len(collected), 3, figsize=(TEXT_WIDTH, 0.9 + sum(heights)), layout="constrained", squeeze=False,

@@ -72,7 +72,7 @@ def draw(results: Results) -> Drawing:
         tables += _profiles(axes[row, 2], pair)
         panels.frequency_axis(axes[row, 2], pair[0].inv_freq, label=last)
         panels.mark_predicted(axes[row, 2], pair[0].predicted)
-        axes[row, 2].set_title("RPD, mean over layers", pad=3)
+        axes[row, 2].set_title("RPD, mean over\nlayers and seeds", pad=3, fontsize=8)
     figure.suptitle(f"Effect of QKNorm on the band (maps: {panels.DISPLAY_NOTE})")
     collected = [data for pair in pairs for data in pair]
     bandfigures.marks_legend(figure, collected, _profile_handles(collected))

@@ -53,7 +53,7 @@ def token_axis(axis: Axes, tokens: np.ndarray, label: bool) -> None:
     axis.set_xticks([0.0, *ticks], ["0", *map(count_text, ticks)])
     axis.minorticks_off()
     if label:
-        axis.set_xlabel("tokens seen (0: initialisation)")
+        axis.set_xlabel("tokens seen (logarithmic but for 0, initialisation)")
 
 
 def _band_panel(figure: plt.Figure, axis: Axes, rows: pd.DataFrame, rpd: pd.DataFrame) -> None:
@@ -66,7 +66,7 @@ def _band_panel(figure: plt.Figure, axis: Axes, rows: pd.DataFrame, rpd: pd.Data
         norm=panels.PowerNorm(panels.DISPLAY_GAMMA, vmin=0.0, vmax=float(values.to_numpy().max()) or 1.0),
         rasterized=True,
     )  # fmt: skip
-    panels.colour_bar(figure, image, axis, "RPD")
+    panels.colour_bar(figure, image, axis, f"RPD ({panels.DISPLAY_NOTE})")
     axis.set_ylim(-0.5, groups - 0.5)
     axis.set_yticks(panels.frequency_ticks(groups))
     for style, name in zip(panels.PREDICTED_STYLES, ("covariance", "oka"), strict=False):

@@ -50,15 +50,17 @@ def _draw(figure: Any, summary: pd.DataFrame, title: str) -> Drawing:
     """One row an intervention, one column a measure: change with its interval over samples, and random sets."""
     names = list(dict.fromkeys(summary["intervention"]))
     axes = figure.subplots(1, len(MEASURES), sharey=True)
+    drawn = sorted(set(summary["n_draws"])) if "n_draws" in summary else []
+    random = f"{' or '.join(map(str, drawn))} random sets" if drawn else "random sets"
     for axis, (measure, words) in zip(axes, MEASURES.items(), strict=True):
         rows = summary[summary["measure"] == measure].set_index("intervention").loc[names]
         places = np.arange(len(names))
         axis.axvline(0, color="0.6", linewidth=0.8)
         axis.barh(
             places, rows["random_high"] - rows["random_low"], left=rows["random_low"], height=0.5, color="0.8",
-            label="random sets, least to largest",
+            label=f"{random}, least to largest",
         )  # fmt: skip
-        axis.plot(rows["random_change"], places, "|", color="0.3", markersize=9, label="random sets, mean")
+        axis.plot(rows["random_change"], places, "|", color="0.3", markersize=9, label=f"{random}, mean")
         ends = np.abs(rows[["change_low", "change_high"]].to_numpy().T - rows["change"].to_numpy())
         axis.errorbar(
             rows["change"], places, xerr=ends, fmt="o", color=OKABE_ITO["vermillion"], markersize=4, capsize=2,

@@ -123,7 +123,7 @@ def draw(results: Results) -> Drawing:
     scatter_panel(scatter, heads, even_needle)
     undefined = int(heads["median_distance_tokens"].isna().sum())
     without = f"\nbut {undefined} that read the first {SINKS} tokens alone" if undefined else ""
-    scatter.set_title(f"every head of these models{without}", fontsize=7.5)
+    scatter.set_title(f"every head (log axes){without}", fontsize=7.5)
 
     kinds = kinds_in(heads)
     handles = [
@@ -132,7 +132,9 @@ def draw(results: Results) -> Drawing:
     ]
     handles.append(Line2D([], [], color="0.55", linestyle=":", linewidth=1.0))
     handles.append(Patch(color="0.5", alpha=0.3, linewidth=0))
-    labels = [*(KIND_TITLES[kind] for kind in kinds), "if all tokens weighed alike", "middle 80% of heads"]
+    labels = [
+        *(KIND_TITLES[kind] for kind in kinds), "if all tokens weighed alike", "middle 80% of heads (lines: mean)",
+    ]  # fmt: skip
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=4)
     figure.suptitle(title_of(f"What the heads read (ours) at L = {scale.length}", scale), fontsize=8.5)
     shown = heads.assign(part="heads", needle_share_if_even=even_needle)

@@ -16,10 +16,10 @@ from matplotlib.lines import Line2D
 from . import selection, task_scores
 from .captions import title_of
 from .intervals import combine
-from .panels import length_label
+from .panels import length_axis, length_label
 from .results import Results
 from .style import LINE_STYLES, MARKERS, TEXT_WIDTH, Drawing, colours_of
-from .table2 import GRID_TITLES, grid_title
+from .table2 import GRID_TITLES, WORDINGS, grid_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COLUMNS, LEGEND_COLUMNS = 2, 4
 # Heights in inches: of a panel, of a line of the legend, and of the title with the axis below.
 PANEL, LEGEND_LINE, AROUND = 1.75, 0.2, 0.65
+# What the title of a panel says of a wording.
+WORDS = {"second": "in no training text", "trained": "new keys and numbers"}
 BORDER = {"color": "0.4", "linestyle": (0, (1, 1)), "linewidth": 0.9}
 
 
@@ -74,8 +76,9 @@ def draw(results: Results) -> Drawing:
     models = selection.compared(scale)
     names = selection.architectures_of(scale)
     niah = results.preset.evaluation.niah
-    grids = [(f"{GRID_TITLES[niah.variant]}, ruler wording (Figures 4 and 15)", results.cells(scale, models))]
+    grids = [(f"{GRID_TITLES[niah.variant]}, {WORDINGS['ruler']} (Figures 4 and 15)", results.cells(scale, models))]
     grids += [(grid_title(grid), results.additional_cells(scale, models, grid)) for grid in niah.additional]
+    told = {grid_title(grid): f" ({WORDS[grid.wording]})" for grid in niah.additional if grid.wording in WORDS}
     tables = [(label, curves(cells, names)) for label, cells in grids]
     columns = min(COLUMNS, len(tables))
     rows = int(np.ceil(len(tables) / columns))
@@ -86,17 +89,17 @@ def draw(results: Results) -> Drawing:
         axis.set_axis_off()
     for position, (axis, (label, table)) in enumerate(zip(axes.flat, tables, strict=False)):
         panel(axis, table, names, scale.length)
-        axis.set_title(label, fontsize=8)
+        axis.set_title(f"{label}{told.get(label, '')}", fontsize=8)
         if position % columns == 0:
-            axis.set_ylabel("needles answered (%)\nmean over depths")
+            axis.set_ylabel(f"needles answered\n(%, {niah.metric.replace('_', ' ')})", fontsize=7)
         if position + columns >= len(tables):
-            axis.set_xlabel("context length (tokens)")
+            axis.set_xlabel(length_axis(sorted(table["length"].unique().tolist())))
     handles, _ = axes.flat[0].get_legend_handles_labels()
     handles.append(Line2D([], [], color="0.4", marker="|", markersize=7, linestyle="none", label="95% interval"))
     if any(table["length"].min() <= scale.length < table["length"].max() for _, table in tables):
         handles.append(Line2D([], [], **BORDER, label=f"training length {scale.length} | longer"))
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=7)
-    figure.suptitle(title_of("Needles by kind of prompt (ours)", scale), fontsize=8.5)
+    figure.suptitle(title_of("Needles by kind of prompt, mean over depths (ours)", scale), fontsize=8.5)
     lines = int(np.ceil(len(handles) / LEGEND_COLUMNS))
     figure.set_figheight(AROUND + PANEL * rows + LEGEND_LINE * lines)
     data = pd.concat([table.assign(grid=label) for label, table in tables], ignore_index=True)

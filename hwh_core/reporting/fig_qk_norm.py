@@ -40,7 +40,7 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
         panels.mark_predicted(axis, predicted)
         panels.integer_ticks(axis, layers.tolist(), "y", 8)
         axis.set_title(f"{METRIC_TITLES[name]}, share", pad=3)
-        panels.colour_bar(figure, image, axis, panels.DISPLAY_NOTE, location="bottom")
+        panels.colour_bar(figure, image, axis, f"share ({panels.DISPLAY_NOTE})", location="bottom")
         tables.append(panels.long_maps(map_, inv_freq, rows, name).assign(quantity="share"))
     for axis, name in zip(axes[1, :2], ("rfis", "rpd"), strict=True):
         difference = values["norm"] - values[name]
@@ -49,17 +49,17 @@ def _draw(figure: Any, results: Results, model: PretrainedModel) -> Drawing:
         panels.integer_ticks(axis, layers.tolist(), "y", 8)
         correlation = np.nanmedian(found.agreement(name))
         axis.set_title(f"norm minus {METRIC_TITLES[name]}\nmedian ρ over heads {correlation:.2f}", fontsize=8)
-        panels.colour_bar(figure, image, axis, "", location="bottom")
+        panels.colour_bar(figure, image, axis, "difference of shares", location="bottom")
         tables.append(panels.long_maps(difference, inv_freq, rows, name).assign(quantity="norm share minus this"))
     for name in values:
         mean = getattr(found, name).mean(axis=0)
         axes[1, 2].plot(mean, color=COLOURS[name], linestyle=STYLES[name], label=METRIC_TITLES[name])
     panels.frequency_axis(axes[1, 2], inv_freq, periods=False)
     axes[1, 2].set_yscale("log")
-    axes[1, 2].set_title("share, mean over heads", fontsize=8)
+    axes[1, 2].set_title("share, mean over heads\n(logarithmic)", fontsize=8)
     axes[1, 2].legend(fontsize=7)
     for axis in axes[:, 0]:
         axis.set_ylabel("layer")
-    figure.suptitle(f"{model.title}: norms of q and k beside RFIS and RPD")
+    figure.suptitle(f"{model.title}: norms of q and k beside RFIS and RPD, as shares of a head's sum over r")
     band_legend(figure, predicted)
     return Drawing(figure, pd.concat(tables, ignore_index=True), {"predicted": predicted})

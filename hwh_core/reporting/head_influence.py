@@ -77,8 +77,7 @@ ANSWERS = {"reproduced": "yes", "not_reproduced": "no, the reverse", "inconclusi
 
 def _answer(gap: Interval) -> str:
     """Whether a difference lies above 0; with one seed it is never decided, since seeds may differ by more."""
-    seeds = "" if gap.n_seeds > 1 else ", since one seed says nothing of the spread over seeds"
-    return f"{ANSWERS[ranking_verdict(gap)]}{seeds}"
+    return f"{ANSWERS[ranking_verdict(gap)]}{'' if gap.n_seeds > 1 else ', one seed'}"
 
 
 def _kind_text(heads: pd.DataFrame, architecture: str, kind: str) -> str:
@@ -116,17 +115,19 @@ def _comparison(heads: pd.DataFrame, architecture: str) -> list[str]:
 
 def _band_text(results: Results, scale: HwHScale, models: list[HwHModel]) -> str:
     """Where RPD of the heads that rotate has its band, one number a seed; empty where no head rotates."""
-    found, predicted = [], None
+    found, lengths, predicted = [], [], None
     for model in models:
         band = results.rope_heads(scale, model).get("band")
         if band is None:
             continue
         entry, predicted = band["factors"]["1"], band["predicted"]["covariance"]
         place = "no band" if entry["peak"] is None else f"{entry['verdict']} at group {entry['peak']:.2f}"
+        lengths.append(int(band["length"]))
         found.append(f"{place} (seed {model.seed})")
     if not found:
         return ""
-    beside = "" if predicted is None else f"; predicted {predicted:.2f}"
+    windows = f" for windows of {lengths[0]} tokens" if lengths[0] != scale.length else ""
+    beside = "" if predicted is None else f"; predicted{windows} {predicted:.2f}"
     return f"RPD of its rotating heads: {', '.join(found)}{beside}"
 
 
@@ -137,7 +138,9 @@ def notes(results: Results) -> list[str]:
     if not models:
         return ["What the heads of the trained hybrids read: not run in this preset (`hwh.probe`)."]
     heads = add_kinds(results.head_influence(scale, models))
-    lines = [_method(preset, scale, heads)]
+    single = any(sum(other.architecture == model.architecture for other in models) == 1 for model in models)
+    alone = " One seed says nothing of the spread over seeds, so it decides none of the questions." if single else ""
+    lines = [f"{_method(preset, scale, heads)}{alone}"]
     for architecture in selection.PROBED_ARCHITECTURES:
         title = ARCHITECTURE_TITLES[architecture]
         chosen = [model for model in models if model.architecture == architecture]

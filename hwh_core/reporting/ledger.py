@@ -145,12 +145,16 @@ def deviations(preset: PresetConfig) -> list[str]:
         )
         if mix := selection.mix_note(scale):
             names = [model.name for model in selection.controls(scale)]
-            lines.append(f"Scale {scale.name}: {mix}. Controls without the mix: {', '.join(names) or 'none'}.")
+            trained = any(grid.wording == "trained" for grid in preset.evaluation.niah.additional)
+            but = " The exception are needles in a trained wording (Table 2), which no claim reads." if trained else ""
+            lines.append(f"Scale {scale.name}: {mix}.{but} Controls without the mix: {', '.join(names) or 'none'}.")
     if preset.pretrained.models:
         weights, titles = preset.pretrained.probe, [model.title for model in preset.pretrained.models]
+        scores = preset.pretrained.behavior
         lines.append(
-            f"Published weights: {', '.join(titles)}; {weights.num_samples} samples of {weights.length} tokens, last "
-            f"{weights.num_queries} queries (the paper: Qwen3, Llama3.1, Gemma; 100 samples)."
+            f"Published weights: {', '.join(titles)}; RFIS and RPD on {weights.num_samples} samples of "
+            f"{weights.length} tokens, last {weights.num_queries} queries; QRscore and LDscore on {scores.num_samples} "
+            f"of {scores.length}, last {scores.num_queries} (the paper: Qwen3, Llama3.1, Gemma; 100 samples)."
         )
     niah = preset.evaluation.niah
     lines.append(

@@ -12,8 +12,8 @@ from .results import Results
 from .selection import ARCHITECTURE_TITLES
 from .style import TEXT_WIDTH, Drawing
 
-# Heights in inches: of a row of grids, and of title and legend together.
-ROW, AROUND = 1.8, 0.95
+# Heights in inches: of a row of grids, what upright labels of many lengths add, and of title and legend together.
+ROW, UPRIGHT, AROUND = 1.8, 0.3, 0.95
 
 
 def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: int, title: str) -> Drawing:
@@ -22,8 +22,10 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     names = list(dict.fromkeys(model.architecture for model in models))
     columns = min(columns, len(names))
     rows = int(np.ceil(len(names) / columns))
+    lengths = sorted(cells["length"].unique().tolist())
+    row = ROW + UPRIGHT * panels.upright(lengths)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(TEXT_WIDTH, AROUND + ROW * rows), layout="constrained", squeeze=False, sharex=True,
+        rows, columns, figsize=(TEXT_WIDTH, AROUND + row * rows), layout="constrained", squeeze=False, sharex=True,
         sharey=True,
     )  # fmt: skip
     niah = results.preset.evaluation.niah
@@ -37,12 +39,12 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
         if position % columns == 0:
             axis.set_ylabel(f"depth of the needle\nin {haystack} (%)")
         if position + columns >= len(names):
-            axis.set_xlabel("context length (tokens)")
+            axis.set_xlabel(panels.length_axis(lengths), fontsize=7)
             axis.tick_params(labelbottom=True)
     seeds = sorted({sum(model.architecture == name for model in models) for name in names})
     mean = f", mean over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else ""
     panels.colour_bar(figure, image, axes, f"accuracy (%){mean}\n{metric}", fraction=0.03, aspect=30)
-    handles = panels.needle_handles(sorted(cells["length"].unique().tolist()), scale.length)
+    handles = panels.needle_handles(lengths, scale.length)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     figure.suptitle(title_of(f"{title}, L = {scale.length}", scale), fontsize=8.5)
     settings = {"scale": scale.name, "drawn": [model.name for model in models]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,7 +185,10 @@ def integer_ticks(axis: Axes, labels: list[Any], which: str = "y", target: int =
 
 
 def strip(axis: Axes, values: np.ndarray, metric: str) -> AxesImage:
-    """A one-column strip of per-head scores, rows in the order of the map beside it; missing values are grey."""
+    """A one-column strip of per-head scores, rows in the order of the map beside it; missing values are grey.
+
+    Colours end at the 99% quantile, so that one head does not darken all others; its label says so with ``≥``.
+    """
     from matplotlib import colormaps
 
     colours = colormaps[COLOUR_MAPS[metric]].with_extremes(bad="0.7")
@@ -192,7 +196,8 @@ def strip(axis: Axes, values: np.ndarray, metric: str) -> AxesImage:
     top = float(np.quantile(finite, 0.99)) if len(finite) else 1.0
     top = top or 1.0
     image = axis.imshow(np.ma.masked_invalid(values)[:, None], cmap=colours, vmin=0.0, vmax=top)
-    axis.set_xticks([0], [f"{'QR' if metric == 'qr' else 'LD'}\n0 to\n{top:.2g}"], fontsize=6.5)
+    beyond = " ≥" if len(finite) and finite.max() > 1.005 * top else ""
+    axis.set_xticks([0], [f"{'QR' if metric == 'qr' else 'LD'}\n0 to{beyond}\n{top:.2g}"], fontsize=6.5)
     axis.tick_params(length=0)
     return image
 
@@ -226,6 +231,17 @@ def length_label(length: int) -> str:
     return f"{length / 1024:g}K" if length >= 1024 else str(length)
 
 
+def length_axis(lengths: list[int]) -> str:
+    """Label of an axis with one place a length: that its steps are not to scale stands there where they are uneven."""
+    even = len({after - before for before, after in pairwise(lengths)}) <= 1
+    return "context length (tokens)" if even else "context length (tokens)\nnot to scale"
+
+
+def upright(lengths: list[int]) -> bool:
+    """Whether labels of so many lengths stand upright: a label such as 1.5K is as wide as a narrow column."""
+    return len(lengths) > 6
+
+
 def needle_grid(axis: Axes, cells: pd.DataFrame, title: str, training_length: int) -> AxesImage:
     """Accuracy over length and depth of one architecture: 100% depth on top, the depth mean as a white curve.
 
@@ -236,8 +252,8 @@ def needle_grid(axis: Axes, cells: pd.DataFrame, title: str, training_length: in
     matrix = cells.pivot(index="depth", columns="length", values="accuracy").sort_index(ascending=False)
     lengths, depths = list(matrix.columns), list(matrix.index)
     image = axis.imshow(matrix.to_numpy(), cmap=COLOUR_MAPS["accuracy"], vmin=0, vmax=100)
-    # Half as many labels as fit: those of lengths such as 1.5K are as wide as their column.
-    integer_ticks(axis, [length_label(length) for length in lengths], "x", 4 if len(lengths) > 6 else 6)
+    integer_ticks(axis, [length_label(length) for length in lengths], "x", 8)
+    axis.tick_params(axis="x", labelrotation=90 if upright(lengths) else 0)
     outer_ticks(axis, [f"{depth:g}" for depth in depths])
     axis.set_xticks(np.arange(1, len(lengths)) - 0.5, minor=True)
     axis.set_yticks(np.arange(1, len(depths)) - 0.5, minor=True)

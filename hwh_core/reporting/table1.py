@@ -7,7 +7,7 @@ from .published import HYBRID_NOTE, LANGUAGE_LARGE, LANGUAGE_NEAR_380M, add_publ
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, models_of
 from .tables import Table
-from .tasktables import LANGUAGE_COLUMNS, LANGUAGE_NOTES, language_cells, seeds_note
+from .tasktables import LANGUAGE_COLUMNS, language_cells, language_notes, seeds_note
 
 
 def make(results: Results) -> Table:
@@ -28,7 +28,7 @@ def make(results: Results) -> Table:
         if scale_name not in run:
             empty = results_without_scores()
             table.add((f"{scale_name} (paper)", ARCHITECTURE_TITLES[name]), language_cells(empty, name, scale_name))
-    table.notes = [*LANGUAGE_NOTES, *table.notes]
+    table.notes = [*language_notes(table), *table.notes]
     add_published(table, [*LANGUAGE_NEAR_380M, *LANGUAGE_LARGE])
     table.notes.append(HYBRID_NOTE)
     return table

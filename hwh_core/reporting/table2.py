@@ -7,7 +7,7 @@ from . import task_scores
 from .paper_values import SUMMARY
 from .published import NEEDLE_NOTE, RETRIEVAL_LARGE, RULER_NOTE, add_published
 from .results import Results
-from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, architectures_of, controls, models_of, scale_for
+from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, controls, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
 from .tasktables import retrieval_cells, retrieval_columns, retrieval_notes, seeds_note
 
@@ -15,17 +15,18 @@ GRID_TITLES = {
     "single_1": "NIAH-S1", "single_2": "NIAH-S2", "single_3": "NIAH-S3", "multikey_1": "NIAH-MK1",
     "multikey_2": "NIAH-MK2", "multikey_3": "NIAH-MK3", "multivalue": "NIAH-MV", "multiquery": "NIAH-MQ",
 }  # fmt: skip
+WORDINGS = {"ruler": "RULER wording", "second": "second wording", "trained": "trained wording"}
 ADDITIONAL_NOTE = (
     "Other needle tasks are RULER's (S: one needle, MK: needles with other keys beside it, MV: four values of one key, "
     "MQ: four keys); second wording: one that stands in no training text; trained wording: one of the retrieval mix, "
-    "with keys, numbers and prose that no model saw; lm-eval's samples: its own prompts, shorter than the length they "
-    "are named by. All lengths are in niah_*_cells.csv of each model."
+    "the exception to its disjoint wordings, with keys, numbers and prose that no model saw; lm-eval's samples: its "
+    "own prompts, shorter than the length they are named by. All lengths are in niah_*_cells.csv of each model."
 )
 
 
 def grid_title(grid: NiahGrid) -> str:
     """How a column names an additional grid."""
-    how = "lm-eval's samples" if grid.fill == "lm_eval" else f"{grid.wording} wording"
+    how = "lm-eval's samples" if grid.fill == "lm_eval" else WORDINGS[grid.wording]
     return f"{GRID_TITLES[grid.variant]}, {how}"
 
 
@@ -37,8 +38,7 @@ def make(results: Results) -> Table:
     preset = results.preset
     scale = scale_for(preset, "1.4B")
     niah = preset.evaluation.niah
-    architectures = [a for a in MAIN_ARCHITECTURES if a in architectures_of(scale)]
-    groups = [(name, ARCHITECTURE_TITLES[name], models_of(scale, [name])) for name in architectures]
+    groups = [(name, ARCHITECTURE_TITLES[name], models_of(scale, [name])) for name in MAIN_ARCHITECTURES]
     for name in dict.fromkeys(model.architecture for model in controls(scale)):
         title = f"{ARCHITECTURE_TITLES.get(name, name)}, no retrieval mix"
         groups.append((name, title, [model for model in controls(scale) if model.architecture == name]))
@@ -54,6 +54,10 @@ def make(results: Results) -> Table:
     title = "Real-world retrieval and needle in a haystack"
     table = Table(2, title, ["scale", "architecture"], [*retrieval_columns(everything), *grids])
     for name, label, models in groups:
+        if not models:
+            # As in Table 1, the paper's four stand in every preset.
+            table.add((scale.name, label), {})
+            continue
         scores = results.scores(scale, models)
         row = retrieval_cells(scores, name)
         cells = {grid: results.additional_cells(scale, models, grid) for grid in niah.additional}

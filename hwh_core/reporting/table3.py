@@ -11,6 +11,7 @@ from .published import NORM_BAND_NOTE
 from .results import Results
 from .selection import Condition, conditions
 from .tables import Cell, Table
+from .texts import theta_text
 
 COLUMNS = ["r*", "r* (Oka)", "T*", "observed r", "T(r)", "verdict against null", "init peak"]
 
@@ -63,7 +64,11 @@ def make(results: Results) -> Table:
     head_dim = preset.controlled.shape.attention_head_dim
     wanted = dict.fromkeys([*sorted(groups), *(Condition(*key) for key in TABLE_3_VALUES)])
     for condition in wanted:
-        labels = (f"{condition.rope_theta:g}", str(condition.length), "on" if condition.qk_norm else "off")
+        labels = (
+            theta_text(condition.rope_theta).removeprefix("θ="),
+            str(condition.length),
+            "on" if condition.qk_norm else "off",
+        )
         models = groups.get(condition, [])
         if not models:
             # The paper's models have heads of 64 dimensions: its predictions hold for no other size.

@@ -6,12 +6,17 @@ from fractions import Fraction
 
 from ..architectures import describe_allocation, full_attention_fraction, layers_of_shape
 from ..config import HwHConfig, HwHScale
+from ..heads import DELTANET, FULL_ATTENTION, GATED_DELTANET, SLIDING_WINDOW
 from .paper_values import SUMMARY, TABLE_4_VALUES
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, architectures_of
 from .tables import Cell, Table
 
 COLUMNS = ["layers", "FA dims", "local dims", "FA:local", "FA heads", "local heads", "FA position", "FA share of model"]
+KINDS = {
+    FULL_ATTENTION: "full attention", GATED_DELTANET: "Gated DeltaNet", DELTANET: "DeltaNet",
+    SLIDING_WINDOW: "sliding window",
+}  # fmt: skip
 INTER_ZONES = {0: "3 of 4 layers", 1: "every 4th layer"}
 
 
@@ -25,7 +30,13 @@ def _ratio(full: int, local: int) -> str:
 
 
 def _heads(rows: list[dict]) -> str:
-    return " + ".join(f"{row['heads']}×{row['head_dim']} {row['kind'].replace('_', ' ')}" for row in rows) or "none"
+    """Heads of some groups as text: number, dimensions and kind, and how many key heads they share."""
+    return " + ".join(f"{row['heads']}×{row['head_dim']} {KINDS[row['kind']]}{_shared(row)}" for row in rows) or "none"
+
+
+def _shared(row: dict) -> str:
+    keys = row["key_value_heads"]
+    return "" if keys == row["heads"] else f" on {keys} key head{'s' * (keys > 1)}"
 
 
 def zones(family: HwHConfig, scale: HwHScale, architecture: str) -> dict[str, dict[str, str]]:
@@ -36,8 +47,10 @@ def zones(family: HwHConfig, scale: HwHScale, architecture: str) -> dict[str, di
     listed = bool((shape.get("variant") or {}).get("full_attention_fractions"))
     layers = layers_of_shape(shape, architecture, rope_theta=rope_theta, qk_norm=scale.qk_norm)
     by_layer: dict[int, list[dict]] = {}
-    for row in describe_allocation(layers):
-        by_layer.setdefault(row["layer"], []).append(row)
+    head_groups = (group for layer in layers for group in layer)
+    for row, group in zip(describe_allocation(layers), head_groups, strict=True):
+        keys = group.heads if group.is_recurrent else group.key_value_heads
+        by_layer.setdefault(row["layer"], []).append(row | {"key_value_heads": keys})
     share = f"{full_attention_fraction(layers):.4f}"
     found: dict[str, dict[str, str]] = {}
     members: dict[str, list[int]] = {}
@@ -88,15 +101,14 @@ def make(results: Results) -> Table:
                 if paper is not None:
                     cells["FA:local"] = Cell(texts["FA:local"], paper=paper, source=f"{SUMMARY} of section 4.1")
                 table.add((scale.name, ARCHITECTURE_TITLES.get(name, name), zone), cells)
+    shared = any(" on " in cells[name].ours for _, cells in table.rows for name in ("FA heads", "local heads"))
     table.notes = [
-        "FA: full attention; local: Gated DeltaNet or sliding-window heads. Layers count from 0; K and V have the "
-        "same widths as Q.",
-        "FA share of model: full-attention share of all Q/K/V dimensions; 0.1771 for HwH-std at 24 layers, other "
-        "depths differ because the zones are whole layers.",
+        "FA: full attention; local: Gated DeltaNet or sliding-window heads. Layers count from 0; dimensions are those "
+        f"of Q, and K and V have the same{' but where query heads share key heads' if shared else ''}.",
+        f"FA share of model: full-attention share of all {'Q' if shared else 'Q/K/V'} dimensions; 0.1771 for HwH-std "
+        "at 24 layers, other depths differ because the zones are whole layers.",
     ]
     if variants := results.preset.hwh.architectures:
         named = ", ".join(f"{variant.name} from {variant.base}" for variant in variants)
-        table.notes.append(
-            f"Variants of this preset: {named}. Their local heads may be DeltaNet, and query heads may share K and V."
-        )
+        table.notes.append(f"Variants of this preset: {named}. Their local heads may be DeltaNet.")
     return table

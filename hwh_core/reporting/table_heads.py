@@ -59,7 +59,7 @@ def _bands(results: Results, model: PretrainedModel) -> Iterator[tuple[str, str,
     bands = results.bands(model)
     for number, row in enumerate(bands["clusters"], start=1):
         cell = _cell(claims.interval_of(row["centre"], row["centre_ci"]), row["num_layers"])
-        yield "W5, W7", f"band {number}, frequency group (n: layers)", cell
+        yield "W5, W7", f"band {number} (in {row['num_layers']} layers), frequency group", cell
     band = bands["band"]
     if band["c8_chance"] is not None:
         yield "C8", "the same rate by chance", Cell(band["c8_chance"], digits=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 from ..files import atomic_write
 from ..provenance import write_manifest
 from .comparisons import refuse_if_missing
-from .intervals import combine
+from .intervals import PERCENT, combine
 from .selection import TableId, table_name
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 DATA_FILES = ("templates/table.*.jinja",)
 NOT_RUN = "not run"
+# Numbers from here on are shown without decimals, in groups of three digits.
+MANY = 1e5
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class Cell:
     published: float | str | None = None
 
     def number(self, value: float | str) -> str:
-        """A number with the cell's digits, a text as it is."""
-        return value if isinstance(value, str) else f"{value:.{self.digits}f}"
+        """A number with the cell's digits, one of six digits or more without decimals, a text as it is."""
+        if isinstance(value, str):
+            return value
+        return f"{value:,.0f}" if abs(value) >= MANY else f"{value:.{self.digits}f}"
 
     @property
     def text(self) -> str:
@@ -120,15 +125,20 @@ def seeds_cell(
 ) -> Cell:
     """A cell from values by seed: mean, 95% interval over seeds and rows, counts. Empty values: not run.
 
-    Ends are cut at 0, and at 100 for values in percent.
+    Ends of percentages are cut to 0 and 100. Other values are perplexities: their mean and interval are those of the
+    logarithm, as in the ledger, since an interval around a perplexity itself would reach below 0.
     """
     if not values:
         return Cell(None, paper=paper, source=source, digits=digits)
-    interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()])
+    if percent:
+        interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()]).within(PERCENT)
+    else:
+        logs = [v.logarithm() for v in values.values()]
+        interval = combine([v.value for v in logs], [v.stderr for v in logs]).map(math.exp)
     return Cell(
         interval.estimate,
-        max(0.0, interval.low),
-        min(100.0, interval.high) if percent else interval.high,
+        interval.low,
+        interval.high,
         n_seeds=len(values),
         n=sum(v.n for v in values.values()),
         paper=paper,

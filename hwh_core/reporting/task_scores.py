@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -55,6 +56,10 @@ class SeedValue:
     value: float
     stderr: float
     n: int
+
+    def logarithm(self) -> SeedValue:
+        """Natural logarithm of a positive score, with its error to first order."""
+        return SeedValue(math.log(self.value), self.stderr / self.value, self.n)
 
 
 SeedValues = dict[int, SeedValue]

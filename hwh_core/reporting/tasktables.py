@@ -20,14 +20,20 @@ LANGUAGE_COLUMNS = [
     *AVERAGES,
 ]
 RETRIEVAL_COLUMNS = [*(c.title for c in task_scores.RETRIEVAL), "Avg retrieval"]
-SHARES = "Over rows a share reaches as far as its Wilson interval on either side: 0 right of 60 is 0.00 [0.00, 6.02]."
-LANGUAGE_NOTES = [
-    "Wiki ppl is lm-eval's wikitext; Held-out ppl is word perplexity on held-out articles of the preset's own text and "
-    "is not WikiText.",
-    "Avg (8): LAMBADA accuracy and the seven tasks, as papers on Gated DeltaNet average; Avg (7): without LAMBADA. The "
-    "paper's 42.78 does not say which tasks it covers, so it stands beside both.",
-    f"Accuracies in percent; intervals 95% over rows, and over seeds where there are several. {SHARES}",
-]
+SHARES = "An interval over rows reaches as far as Wilson's on either side: 0 right of 60 is 0.00 [0.00, 6.02]."
+PAPER_AVERAGE = "The paper's 42.78 does not say which tasks it covers, so it stands beside both."
+
+
+def language_notes(table: Table) -> list[str]:
+    """How the columns of language modelling are read; of the paper's average only where the table shows it."""
+    shown = any(cells[title].paper is not None for _, cells in table.rows for title in AVERAGES)
+    return [
+        "Wiki ppl is lm-eval's wikitext; Held-out ppl is word perplexity on held-out articles of the preset's own text "
+        "and is not WikiText. Means over seeds and intervals of perplexities are taken of their logarithms.",
+        "Avg (8): LAMBADA accuracy and the seven tasks, as papers on Gated DeltaNet average; Avg (7): without LAMBADA."
+        f"{f' {PAPER_AVERAGE}' if shown else ''}",
+        f"Accuracies in percent; intervals 95% over rows, and over seeds where there are several. {SHARES}",
+    ]
 
 
 def language_cells(scores: pd.DataFrame, architecture: str, claim_scale: str) -> dict[str, Cell]:
@@ -106,7 +112,7 @@ def ablation_language(results: Results, number: int, architectures: tuple[str, .
     for name in architectures:
         cells = language_cells(scores, name, scale.claim_scale)
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), cells)
-    table.notes = [*LANGUAGE_NOTES, seeds_note(scale)]
+    table.notes = [*language_notes(table), seeds_note(scale)]
     add_published(table, LANGUAGE_NEAR_380M)
     table.notes += [ABLATION_NOTE, HYBRID_NOTE]
     table.settings = {"scale": scale.name}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,6 +44,28 @@ def test_statistics_inside_the_tolerance_are_reproduced(tmp_path, name, suffix):
     assert outcome.verdict == "reproduced"
     assert outcome.n_seeds == 0
     assert outcome.n_samples == 3
+
+
+def test_w3_says_how_many_other_heads_read_below_the_band_as_well(tmp_path):
+    results = published(tmp_path)
+    path = tmp_path / "pretrained/Qwen3-4B/heads.csv"
+    heads = pd.read_csv(path)
+    top = heads["qr"].rank(ascending=False) <= round(0.05 * len(heads))
+    heads["s_ret"] = np.where(top, 0.9, 0.1)
+    heads.loc[heads.index[~top][: int((~top).sum()) // 4], "s_ret"] = 0.6
+    heads.to_csv(path, index=False)
+    assert "25% of the other heads" in outcome_of(results, "W3").note
+
+
+@pytest.mark.parametrize(("name", "samples"), [("W1", 3), ("W2", 3), ("W3", 2), ("W5", 2), ("C7-smollm2", 2)])
+def test_n_is_the_fewest_samples_that_a_claim_rests_on(tmp_path, name, samples):
+    results = published(tmp_path)
+    for model in NAMES:
+        path = tmp_path / "pretrained" / model / "bands.json"
+        found = json.loads(path.read_text())
+        found["band"]["num_samples"] = 2
+        path.write_text(json.dumps(found))
+    assert outcome_of(results, name).n_samples == samples
 
 
 @pytest.mark.parametrize(("name", "statistics"), CASES)

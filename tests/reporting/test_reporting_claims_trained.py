@@ -119,6 +119,22 @@ def test_agreement_no_better_than_chance_proves_nothing(tmp_path):
     assert "no better than chance" in outcome.note
 
 
+def test_models_of_other_conditions_are_no_seeds(tmp_path):
+    assert outcome_of(controlled(tmp_path / "three"), "C8").n_seeds == 3
+    models = [presets.controlled_model(theta, length) for theta, length in ((1e4, 2048), (1e6, 2048), (1e4, 4096))]
+    preset = presets.preset(controlled=models)
+    tree.write_controlled(tmp_path / "one", preset)
+    outcome = outcome_of(Results(tmp_path / "one", preset), "C8")
+    assert (outcome.verdict, outcome.n_seeds) == ("inconclusive", 1)
+    assert "in 3 models" in outcome.note
+    assert "one seed" in outcome.note
+
+
+def test_c6_says_how_many_layers_it_rests_on(tmp_path):
+    outcome = outcome_of(controlled(tmp_path), "C6")
+    assert all("layers have an RPD peak" in part.note for part in outcome.parts)
+
+
 def test_two_layers_are_too_few_for_one_band_in_all_layers(tmp_path):
     outcome = outcome_of(controlled(tmp_path, layers=2), "C6")
     assert outcome.verdict == "not_testable"
@@ -238,7 +254,23 @@ def test_models_that_never_retrieve_within_their_length_are_inconclusive(tmp_pat
 def test_one_seed_decides_no_ranking(tmp_path):
     outcome = outcome_of(hybrids(tmp_path, "380M", seeds=1, shifts=BETTER), "M6")
     assert outcome.verdict == "inconclusive"
-    assert "one seed" in outcome.note
+    assert outcome.note.endswith("all numbers: one seed: the spread over seeds is unknown")
+
+
+def test_n_counts_what_a_claim_reads_once_and_nothing_else(tmp_path):
+    results = hybrids(tmp_path, "1.4B")
+    cells = results.cells(results.preset.hwh.scales[0], results.preset.hwh.scales[0].models)
+    inter = cells[(cells["architecture"] == "inter") & (cells["length"] >= 2.75 * 256)]
+    b4 = outcome_of(results, "B4")
+    assert b4.n_samples == inter["n"].sum()
+    assert ("other prompts" in b4.note) is bool(results.preset.evaluation.niah.additional)
+    transformer = cells[(cells["architecture"] == "transformer") & cells["length"].isin([128, 256, 512])]
+    assert outcome_of(results, "B1").n_samples == transformer["n"].sum()
+    scores = results.scores(results.preset.hwh.scales[0], results.preset.hwh.scales[0].models)
+    perplexities = scores[scores["metric"].isin(["word_perplexity", "perplexity"])]
+    wanted = perplexities[perplexities["task"].isin(["wikitext", "lambada_openai"])]["n"].sum()
+    language = hybrids(tmp_path / "380M", "380M")
+    assert outcome_of(language, "M1b").n_samples == wanted
 
 
 @pytest.mark.parametrize(("worse", "expected"), [("hwh_uniform13", "reproduced"), ("hwh_outer13", "not_reproduced")])

@@ -142,10 +142,10 @@ def test_table_2_shows_controls_and_additional_grids_in_places_of_their_own(mixe
     for label, cells in rows.items():
         found = 0 if "no retrieval mix" in label else 100
         assert cells["NIAH-S2 grid @256"].ours == found
-        assert cells["NIAH-MK1, ruler wording @256"].ours == found / 2
+        assert cells["NIAH-MK1, RULER wording @256"].ours == found / 2
         assert cells["NIAH-S2, second wording @512"].ours == found / 2
     # Half, once, twice the training length of 256; not 768.
-    assert [c for c in made.columns if "MK1" in c] == [f"NIAH-MK1, ruler wording @{n}" for n in (128, 256, 512)]
+    assert [c for c in made.columns if "MK1" in c] == [f"NIAH-MK1, RULER wording @{n}" for n in (128, 256, 512)]
 
 
 def test_without_a_mix_nothing_is_said_of_one(laptop):
@@ -204,8 +204,8 @@ def test_a_figure_shows_all_kinds_of_prompts_side_by_side(mixed, tmp_path):
     assert set(data["architecture"]) == set(presets.ALL)
     by_grid = data.groupby("grid")["percent"].agg(["min", "max"]).T.to_dict("list")
     assert by_grid == {
-        "NIAH-S2, ruler wording (Figures 4 and 15)": [100, 100],
-        "NIAH-MK1, ruler wording": [50, 50],
+        "NIAH-S2, RULER wording (Figures 4 and 15)": [100, 100],
+        "NIAH-MK1, RULER wording": [50, 50],
         "NIAH-S2, second wording": [50, 50],
     }
     assert (data["low"] <= data["percent"]).all()

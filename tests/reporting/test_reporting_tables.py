@@ -17,7 +17,7 @@ from hwh_core.reporting.intervals import wilson
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
 from hwh_core.reporting.table4 import zones
-from hwh_core.reporting.tables import Cell, Table, make_and_write, render, tex_escape
+from hwh_core.reporting.tables import Cell, Table, make_and_write, render, seeds_cell, tex_escape
 
 
 def make(case_or_results, number: int) -> Table:
@@ -42,7 +42,7 @@ def test_a_table_is_csv_markdown_tex_and_a_manifest(laptop, tmp_path):
     with open(tmp_path / "table3.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     predicted = [
-        r for r in rows if r["L"] == "2048" and r["column"] == "r*" and r["θ"] == "10000" and r["QKNorm"] == "on"
+        r for r in rows if r["L"] == "2048" and r["column"] == "r*" and r["θ"] == "1e4" and r["QKNorm"] == "on"
     ]
     assert predicted[0]["paper"] == "21.27"
     assert "Table 3" in predicted[0]["paper_source"]
@@ -51,8 +51,8 @@ def test_a_table_is_csv_markdown_tex_and_a_manifest(laptop, tmp_path):
 
 def test_table_3_holds_prediction_observation_and_null(laptop):
     table = make(laptop, 3)
-    every = row(table, "10000", "256", "on", "all")
-    one = row(table, "10000", "256", "on", "0")
+    every = row(table, "1e4", "256", "on", "all")
+    one = row(table, "1e4", "256", "on", "0")
     assert one["r*"].ours == pytest.approx(14.045, abs=1e-3)
     assert one["observed r"].ours == pytest.approx(14.045, abs=1e-3)
     assert one["T(r)"].ours == pytest.approx(358, abs=1)
@@ -61,7 +61,7 @@ def test_table_3_holds_prediction_observation_and_null(laptop):
     assert every["observed r"].n_seeds == 2
     assert every["observed r"].high - every["observed r"].low > 10 * (one["observed r"].high - one["observed r"].low)
     assert every["verdict against null"].ours == "peak 2/2"
-    unrun = row(table, "10000", "4096", "on", "-")
+    unrun = row(table, "1e4", "4096", "on", "-")
     assert unrun["observed r"].ours is None
     assert unrun["observed r"].text == "not run (paper 24)"
     assert unrun["T(r)"].paper == 6283
@@ -71,7 +71,7 @@ def test_table_3_shows_no_peak_that_failed_the_null(tmp_path):
     preset = presets.preset()
     tree.write_controlled(tmp_path, preset, verdict="none")
     table = make(Results(tmp_path, preset), 3)
-    cells = row(table, "10000", "256", "on", "0")
+    cells = row(table, "1e4", "256", "on", "0")
     assert cells["observed r"].ours is None
     assert cells["verdict against null"].ours == "none"
 
@@ -96,6 +96,45 @@ def test_the_papers_value_stands_in_the_row_of_its_own_scale(tmp_path):
     assert row(table, "medium", "HwH-std")["Wiki ppl"].text.endswith("(paper 27.41)")
     assert row(table, "medium", "GDN")["Wiki ppl"].paper is None
     assert [labels for labels, _ in table.rows if "(paper)" in labels[0]] == []
+
+
+def test_perplexities_are_averaged_and_bounded_on_the_logarithm():
+    values = {0: task_scores.SeedValue(100.0, 90.0, 4), 1: task_scores.SeedValue(400.0, 360.0, 4)}
+    cell = seeds_cell(values, percent=False)
+    assert cell.ours == pytest.approx(200.0)
+    assert 0 < cell.low < 100 < 400 < cell.high
+    assert cell.low * cell.high == pytest.approx(200.0**2)
+    alone = seeds_cell({0: task_scores.SeedValue(5405376.9, 5.5e6, 4)}, percent=False)
+    assert alone.low > 1
+    assert alone.text.startswith("5,405,377 [")
+
+
+def test_a_note_on_the_papers_average_stands_only_where_the_table_shows_it(wide):
+    assert any("42.78" in note for note in make(wide, 1).notes)
+    assert not any("42.78" in note for note in make(wide, 5).notes)
+
+
+def test_table_2_has_the_papers_four_models_also_where_they_were_not_trained(tmp_path):
+    preset = presets.preset(scales=[presets.scale(["hwh_std"])])
+    tree.write_hwh(tmp_path, preset)
+    table = make(Results(tmp_path, preset), 2)
+    ours = [labels[1] for labels, _ in table.rows if labels[0] == "tiny"]
+    assert ours == ["Transformer", "GDN", "Inter", "HwH-std"]
+    assert {cell.text for cell in row(table, "tiny", "GDN").values()} == {"not run"}
+
+
+def test_table_4_names_shared_key_heads(minimal_preset):
+    variant = {"name": "mine", "base": "hwh_std", "full_attention_queries_per_key": 2,
+               "full_attention_fractions": [0.0, 0.5, 0.25, 0.5]}  # fmt: skip
+    minimal_preset["hwh"]["architectures"] = [variant]
+    minimal_preset["hwh"]["scales"][0]["models"].append({"name": "mine_s0", "architecture": "mine", "seed": 0})
+    family = validate_preset(minimal_preset, "test").hwh
+    found = zones(family, family.scales[0], "mine")
+    assert [found[f"share {share}"]["FA heads"] for share in ("0", "0.25", "0.5")] == [
+        "none",
+        "2×4 full attention on 1 key head",
+        "4×4 full attention on 2 key heads",
+    ]
 
 
 def test_tasks_that_were_not_run_say_so_and_leave_no_average(tmp_path):
@@ -253,7 +292,7 @@ def test_table_4_shows_every_share_of_a_variant(minimal_preset):
         "share 0.5": ("1, 3", "16"),
         "share 0.25": ("2", "8"),
     }
-    assert found["share 0"]["local heads"] == "8×4 deltanet"
+    assert found["share 0"]["local heads"] == "8×4 DeltaNet"
 
 
 @pytest.mark.parametrize("number", [5, 6, 7, 8])

@@ -66,8 +66,8 @@ const METRICS = [
   { key: "ld", label: "LDscore" },
   { key: "rpd_peak", label: "frequency of the highest RPD", show: (head) => groupText(columns.rpd_peak[head], tableOf(layerOf(head))), top: F - 1, end: (r) => (D.tables.length > 1 ? `r=${r}` : groupText(r, D.tables[0])) },
   { key: "d_ratio", label: "RPD over RFIS" },
-  { key: "rfis_total", label: "RFIS, all frequencies" },
-  { key: "rpd_total", label: "RPD, all frequencies" },
+  { key: "rfis_total", label: "RFIS, sum over frequencies" },
+  { key: "rpd_total", label: "RPD, sum over frequencies" },
   { key: "norm_rfis", label: "norm of q and k against RFIS (ρ)", top: 1 },
   { key: "norm_rpd", label: "norm of q and k against RPD (ρ)", top: 1 },
 ].filter(({ key }) => (key === "head_class" ? D.head_class !== null : columns[key]?.some(Number.isFinite)));
