@@ -73,5 +73,5 @@ def _draw(figure: Any, summary: pd.DataFrame, title: str) -> Drawing:
     axes[0].set_yticks(range(len(names)), units, fontsize=7)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
-    figure.suptitle(f"{title}: without heads, without rotation (ours)", fontsize=8.5)
+    figure.suptitle(f"{title}: heads silenced, rotation left out (ours)", fontsize=8.5)
     return Drawing(figure, summary)

@@ -103,7 +103,7 @@ def test_the_checks_are_drawn_as_in_the_workflow(random_llama, text, folder, mon
         points = axis.containers[1].lines[0]
         np.testing.assert_allclose(points.get_xdata(orig=False), rows["change"])
         assert len(points.get_ydata()) == 5
-    assert drawn["drawing"].figure.get_suptitle().startswith("random: without heads, without rotation")
+    assert drawn["drawing"].figure.get_suptitle().startswith("random: heads silenced, rotation left out")
     (folder / "causal_summary.csv").write_text(summary.iloc[::-1].to_csv(index=False))
     with pytest.raises(UserError, match=r"fig_causal\.pdf: causal_summary\.csv was made anew since"):
         run(report, folder)
