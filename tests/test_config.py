@@ -90,6 +90,13 @@ def test_a_misspelt_key_is_named_rather_than_the_one_it_should_have_been(minimal
     ("path", "value"),
     [
         ("seed", "zero"),
+        ("seed", -1),
+        ("controlled.models.0.seed", 2**70),
+        ("hwh.scales.0.models.0.seed", -1),
+        ("hwh.scales.0.models.0.rope_theta", 0),
+        ("hwh.scales.0.shape.initializer_range", -0.02),
+        ("controlled.models.0.rope_theta", float("inf")),
+        ("controlled.training.optimizer.learning_rate", float("inf")),
         ("controlled.models.0.rope_theta", "1e4x"),
         ("controlled.training.steps", 0),
         ("controlled.training.steps", -5),
@@ -387,6 +394,66 @@ def test_what_a_probe_could_not_measure_is_refused_before_the_training(minimal_p
     validate_preset(minimal_preset, "my.yaml")
     controlled["probe"]["num_queries"] += 1
     assert f"of at least probe.num_queries = {length // 2 + 1} tokens" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize("section", ["controlled", "hwh.scales.0"])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tokens_per_step": 100}, "training.tokens_per_step = 100 is no multiple of the length"),
+        ({"micro_batch_tokens": 100}, "training.micro_batch_tokens = 100 is no multiple of the length"),
+        ({"warmup_steps": 10**6}, "training.warmup_steps = 1000000 must be smaller than training.steps = "),
+    ],
+)
+def test_trainings_that_cannot_be_are_refused_before_texts_are_fetched(minimal_preset, section, changes, told):
+    for key, value in changes.items():
+        set_key(minimal_preset, f"{section}.training.{key}", value)
+    message = refusal(minimal_preset)
+    assert f"key '{section}" in message
+    assert told in message
+
+
+def test_a_micro_batch_divides_a_step(minimal_preset):
+    length, training = minimal_preset["hwh"]["scales"][0]["length"], minimal_preset["hwh"]["scales"][0]["training"]
+    training |= {"tokens_per_step": 4 * length, "micro_batch_tokens": 2 * length}
+    validate_preset(minimal_preset, "my.yaml")
+    training["micro_batch_tokens"] = 3 * length
+    assert f"training.micro_batch_tokens = {3 * length} does not divide tokens_per_step" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize("section", ["probe", "behavior"])
+def test_queries_of_a_pretrained_model_fit_into_a_sample(minimal_preset, section):
+    measured = minimal_preset["pretrained"][section]
+    measured["num_queries"] = measured["length"]
+    validate_preset(minimal_preset, "my.yaml")
+    measured["num_queries"] += 1
+    assert f"key 'pretrained.{section}': num_queries: {measured['num_queries']} are more" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"num_heads": 3}, "gives no even size to each of num_heads = 3 heads"),
+        ({"num_kv_heads": 3}, "num_kv_heads = 3 must divide num_heads"),
+        ({"rope_theta": 0}, "rope_theta' = 0: Input should be greater than 1"),
+    ],
+)
+def test_a_random_model_that_cannot_be_built_is_refused(minimal_preset, changes, told):
+    source = {
+        "kind": "random",
+        "tokenizer": minimal_preset["tokenizers"][0]["name"],
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "rope_theta": 1e4,
+        "seed": 0,
+    }
+    model = {"name": "random", "title": "Random", "source": source}
+    minimal_preset["pretrained"]["models"] = [model]
+    validate_preset(minimal_preset, "my.yaml")
+    model["source"] = source | changes
+    assert told in refusal(minimal_preset)
 
 
 def test_sizes_that_a_controlled_model_cannot_have_are_refused(minimal_preset):

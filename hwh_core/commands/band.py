@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 from ..rope import inverse_frequencies, periods, predicted_index, predicted_period
@@ -24,6 +25,9 @@ def add_parser(subparsers: Any) -> None:
 
 def predictions(rope_theta: float, head_dim: int, length: float) -> dict[str, Any]:
     """Predicted index and period (tokens) by both constants. Raises :class:`UserError` for impossible sizes."""
+    for name, value in (("rope-theta", rope_theta), ("length", length)):
+        if not math.isfinite(value):
+            raise UserError(f"--{name}: {value} is not a finite number")
     try:
         grid = periods(inverse_frequencies(head_dim, rope_theta))
         rows = {

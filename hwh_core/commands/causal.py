@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from ..config.pretrained import CausalConfig
 from ..devices import take_devices
-from ..locks import only_writer
 from ..scripting import UserError
+from ._options import refuse_seed, writing
 
 PROBE_FILES = ("probe.npz", "probe.json", "heads.csv", "bands.json")
 TABLE = "causal.csv"
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the checks and print a line for each."""
-    with only_writer(args.out.resolve().with_name(f".{args.out.resolve().name}.lock"), args.out):
+    with writing(args.out):
         return _run(args)
 
 
@@ -75,6 +75,7 @@ def _run(args: argparse.Namespace) -> int:
     from ..reporting.results import HEADS_COLUMNS, ResultFolder
 
     settings, started = _settings(args), time.time()
+    refuse_seed(args.seed)
     for name in PROBE_FILES:
         if not (args.out / name).is_file():
             raise UserError(

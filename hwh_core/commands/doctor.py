@@ -35,6 +35,8 @@ def add_parser(subparsers: Any) -> None:
 
 def find_presets(root: Path, wanted: list[str]) -> list[PresetConfig]:
     """Presets by name or file; all of config/ without names. Raises :class:`UserError` for an unknown name."""
+    if not root.is_dir():
+        raise UserError(f"--root: {root} is no folder; give the folder of the workflow")
     files = sorted((root / "config").glob("*.yaml"))
     if not files and not wanted:
         raise UserError(f"no preset lies in {root / 'config'}; run this in the folder of the workflow or give --root")

@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.pretrained import LD_NUM_SINKS, LD_SINKS, LD_WINDOW, LD_WINDOWS
 from ..devices import take_devices
-from ..locks import only_writer
 from ..scripting import UserError
+from ._options import refuse_seed, writing
 
 if TYPE_CHECKING:
     from ..probes.analysis import ProbeResult
@@ -68,8 +69,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Probe the model, classify its heads, and print where the layer means of RPD are highest."""
-    output = args.out.resolve()
-    with only_writer(output.with_name(f".{output.name}.lock"), args.out):
+    with writing(args.out):
         return _run(args)
 
 
@@ -94,6 +94,11 @@ def _run(args: argparse.Namespace) -> int:
         if value is not None and value < (2 if name == "num_samples" else 1):
             least = "at least 2, for intervals over samples" if name == "num_samples" else "a positive number"
             raise UserError(f"--{name.replace('_', '-')}: {value} is not {least}")
+    if args.length == 1:
+        raise UserError("--length: 1 is not at least 2; RPD compares tokens with earlier ones")
+    _refuse_sizes("window", args.windows, args.window, 1)
+    _refuse_sizes("sinks", args.sinks, args.num_sinks, 0)
+    refuse_seed(args.seed)
     behavior = BehaviorSettings(
         tuple(args.windows), tuple(args.sinks), args.window, args.num_sinks, not args.no_calibration
     )
@@ -145,6 +150,21 @@ def _run(args: argparse.Namespace) -> int:
         print("no heads.csv and bands.json: the layers of this model hold different numbers of heads")
     remove(unfinished)
     return 0
+
+
+def _refuse_sizes(kind: str, values: Sequence[int], shown: int, least: int) -> None:
+    """Raise :class:`UserError` where LDscore cannot be taken at ``values``, or heads.csv cannot show ``shown``."""
+    many, one = {"window": ("--windows", "--window"), "sinks": ("--sinks", "--num-sinks")}[kind]
+    for value in values:
+        if value < least:
+            raise UserError(f"{many}: {value} is not at least {least}")
+        if list(values).count(value) > 1:
+            raise UserError(f"{many}: {value} stands there twice; give every one once")
+    if shown not in values:
+        raise UserError(
+            f"{one}: {shown}, which heads.csv shows, is not among {many} {' '.join(map(str, values))}; give one of "
+            "these, or add it"
+        )
 
 
 def _name(model: str) -> str:

@@ -1,7 +1,8 @@
 """Which artifacts of a results folder no longer follow from their inputs, settings and code.
 
 Reads every manifest below results/<preset>. Exits with 0 when all artifacts follow and with 1 otherwise. Prints one
-short line an artifact that does not follow, then a count by kind of reason; ``--json`` holds all reasons.
+short line an artifact that does not follow, then a count by kind of reason and what makes it anew; ``--json`` holds all
+reasons.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from .doctor import find_presets
 
 # Characters of a line about one artifact.
 LINE = 150
+# Of artifacts that are folders: the file in them that a rule is asked for.
+FILE_OF_FOLDER = {
+    "model": "config.json",
+    "tokenizer": "tokenizer.json",
+    "train": "index.json",
+    "held_out": "index.json",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,10 +43,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _preset(args: argparse.Namespace) -> PresetConfig:
+def _preset(args: argparse.Namespace) -> tuple[PresetConfig, Path]:
+    """The preset that the results are of, and its file."""
     if args.config is not None:
-        return load_preset(args.config)
-    return find_presets(args.root, [args.results.resolve().name])[0]
+        return load_preset(args.config), args.config
+    (preset,) = find_presets(args.root, [args.results.resolve().name])
+    files = sorted((args.root / "config").glob("*.yaml"))
+    return preset, next(file for file in files if load_preset(file).preset == preset.preset)
 
 
 def short_line(finding: Finding, folder: Path) -> str:
@@ -75,11 +86,30 @@ def summary(findings: list[Finding], reference: bool) -> list[str]:
     return lines
 
 
+def mend(stale: list[Finding], preset_file: Path) -> list[str]:
+    """What makes artifacts anew that Snakemake, by its own records, would leave as they are: one line, or none.
+
+    A missing or damaged intermediate file is nothing to Snakemake as long as what was made from it is there.
+    """
+    unseen = [finding.artifact for finding in stale if "artifact" in {reason.kind for reason in finding.causes}]
+    if not unseen:
+        return []
+    file = unseen[0] / FILE_OF_FOLDER.get(unseen[0].name, "")
+    each = ", one after the other or together" if len(unseen) > 1 else ""
+    return [
+        f"snakemake --cores all --configfile {preset_file} --forcerun {file} makes this file and all that follows from "
+        f"it anew{each}; without --forcerun Snakemake may not notice that it was changed or is gone"
+    ]
+
+
 def run(args: argparse.Namespace) -> int:
     """Check, print, and return the exit code."""
     if not args.results.is_dir():
         raise UserError(f"{args.results} is no folder; give the results folder of a preset, such as results/laptop")
-    verifier = Verifier(args.results, _preset(args), args.root)
+    if not args.root.is_dir():
+        raise UserError(f"--root: {args.root} is no folder; give the folder of the workflow")
+    preset, preset_file = _preset(args)
+    verifier = Verifier(args.results, preset, args.root)
     findings = verifier.check()
     stale = [finding for finding in findings if not finding.follows]
     if args.json:
@@ -99,6 +129,8 @@ def run(args: argparse.Namespace) -> int:
         for finding in stale:
             print(short_line(finding, args.results))
         print("\n".join(summary(findings, verifier.reference)))
+        if not verifier.reference:
+            print("".join(f"{line}\n" for line in mend(stale, preset_file)), end="")
         declared = verifier.counted_as_before()
         if declared:
             print(

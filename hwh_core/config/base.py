@@ -18,6 +18,8 @@ Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
 Filename = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$")]
 Repository = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 PositiveInt = Annotated[int, Field(gt=0)]
+# Generators of numpy take no negative seed; 32 bits are what every one of them takes.
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 Entries = TypeVar("Entries", bound=Sequence)
 Entry = TypeVar("Entry")
@@ -39,9 +41,9 @@ DistinctTuple = Annotated[tuple[Entry, ...], Field(min_length=1), *EACH_ONCE]
 
 
 class Strict(BaseModel):
-    """Base of all configuration models: unknown keys are errors, values are immutable."""
+    """Base of all configuration models: unknown keys are errors, numbers are finite, values are immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Named = TypeVar("Named", bound=Strict)

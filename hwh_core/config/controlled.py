@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ..architectures import ArchitectureError, layers_of_shape
-from .base import Distinct, Name, PositiveInt, Strict, trained_once
+from .base import Distinct, Name, PositiveInt, Seed, Strict, trained_once
 from .training import ModelShape, TrainingConfig
 
 
@@ -19,7 +19,7 @@ class ControlledModel(Strict):
     rope_theta: Annotated[float, Field(gt=1)]
     length: PositiveInt
     qk_norm: bool
-    seed: int
+    seed: Seed
 
 
 class ControlledProbe(Strict):
@@ -92,6 +92,7 @@ class ControlledConfig(Strict):
             except ArchitectureError as error:
                 raise ValueError(f"shape: {error}") from None
         for model in self.models:
+            self.training.refuse_unfit(model.length, f"of {model.name!r}")
             for factor in self.probe.eval_length_factors:
                 length, queries = factor * model.length, self.probe.num_queries
                 if length != int(length) or length < queries:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ..architectures import ARCHITECTURES, ArchitectureError, layers_of_shape
-from .base import Distinct, Name, PositiveInt, Strict, trained_once
+from .base import Distinct, Name, PositiveInt, Seed, Strict, trained_once
 from .training import ArchitectureVariant, ModelShape, TrainingConfig
 from .variants import checked_variant
 
@@ -17,8 +17,8 @@ class HwHModel(Strict):
 
     name: Name
     architecture: Name
-    seed: int
-    rope_theta: float = 10000.0
+    seed: Seed
+    rope_theta: Annotated[float, Field(gt=1)] = 10000.0
     retrieval_mix: bool = Field(default=True, description="false: a control, trained without the mix of its scale")
 
 
@@ -56,6 +56,11 @@ class HwHScale(Strict):
                     f"model {model.name!r} has retrieval_mix: false, but the scale {self.name!r} has no retrieval_mix "
                     "that it could do without; remove the key or give the scale a mix"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _training_is_possible(self) -> HwHScale:
+        self.training.refuse_unfit(self.length, f"of the scale {self.name!r}")
         return self
 
     def mix_of(self, model: HwHModel) -> RetrievalMixConfig | None:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from .band import BandConfig, SyntheticConfig
-from .base import DistinctOrEmpty, Name, Strict
+from .base import DistinctOrEmpty, Name, Seed, Strict
 from .controlled import ControlledConfig
 from .data import DataConfig, Tokenizer
 from .evaluation import EvaluationConfig
@@ -35,7 +35,7 @@ class PresetConfig(Strict):
 
     preset: Name
     description: str
-    seed: int
+    seed: Seed
     keep_weights: bool = Field(default=True, description="false: weights go once their model is measured")
     data: DataConfig
     tokenizers: list[Tokenizer] = Field(min_length=1)

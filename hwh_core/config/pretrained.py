@@ -15,6 +15,7 @@ from .base import (
     Package,
     PositiveInt,
     Repository,
+    Seed,
     Sha256,
     Strict,
     Version,
@@ -65,8 +66,19 @@ class RandomModel(Strict):
     hidden_size: PositiveInt
     num_heads: PositiveInt
     num_kv_heads: PositiveInt
-    rope_theta: float
-    seed: int
+    rope_theta: Annotated[float, Field(gt=1)]
+    seed: Seed
+
+    @model_validator(mode="after")
+    def _heads_divide_the_stream(self) -> RandomModel:
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size = {self.hidden_size} gives no even size to each of num_heads = {self.num_heads} heads; "
+                "choose a multiple of twice the heads"
+            )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads = {self.num_kv_heads} must divide num_heads = {self.num_heads}")
+        return self
 
 
 ModelSource = Annotated[GgufWheelModel | HubModel | FolderModel | RandomModel, Field(discriminator="kind")]
@@ -75,7 +87,7 @@ ModelSource = Annotated[GgufWheelModel | HubModel | FolderModel | RandomModel, F
 class CandidateBand(TypedDict):
     """One prediction to draw beside a model's maps; without ``rope_theta`` on the model's own frequencies."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     label: str
     rope_theta: NotRequired[Annotated[float, Field(gt=1)]]
@@ -97,21 +109,32 @@ class PretrainedModel(Strict):
         return bands
 
 
-class PretrainedProbe(Strict):
-    """RFIS and RPD of pretrained models: appendix B.1 uses 100 samples and the final 128 query positions."""
+class Measured(Strict):
+    """Samples of one length, and how many of their last positions are measured."""
 
     length: PositiveInt
     num_samples: PositiveInt
     num_queries: PositiveInt
+
+    @model_validator(mode="after")
+    def _queries_fit_into_a_sample(self) -> Measured:
+        if self.num_queries > self.length:
+            raise ValueError(
+                f"num_queries: {self.num_queries} are more than the length {self.length} of a sample; measure fewer "
+                "queries or take longer samples"
+            )
+        return self
+
+
+class PretrainedProbe(Measured):
+    """RFIS and RPD of pretrained models: appendix B.1 uses 100 samples and the final 128 query positions."""
+
     backend: Literal["auto", "torch"] = "auto"
 
 
-class BehaviorConfig(Strict):
+class BehaviorConfig(Measured):
     """QRscore and LDscore (appendix A.1); window and sink sizes are ours."""
 
-    length: PositiveInt
-    num_samples: PositiveInt
-    num_queries: PositiveInt
     windows: Distinct[PositiveInt]
     sinks: Distinct[PositiveInt]
     default_window: PositiveInt

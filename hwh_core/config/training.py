@@ -44,6 +44,29 @@ class TrainingConfig(Strict):
     checkpoint_every_steps: PositiveInt
     keep_checkpoints: PositiveInt = 2
 
+    def refuse_unfit(self, length: int, whose: str) -> None:
+        """Raise ValueError where no training on sequences of ``length`` tokens can follow these sizes.
+
+        ``whose`` length it is stands in the message. Else the training itself would tell, after texts were fetched and
+        tokenized.
+        """
+        for key in ("tokens_per_step", "micro_batch_tokens"):
+            tokens = getattr(self, key)
+            if tokens is not None and tokens % length:
+                raise ValueError(
+                    f"training.{key} = {tokens} is no multiple of the length {length} {whose}; choose a multiple, "
+                    "since a step takes whole sequences"
+                )
+        if self.micro_batch_tokens is not None and self.tokens_per_step % self.micro_batch_tokens:
+            raise ValueError(
+                f"training.micro_batch_tokens = {self.micro_batch_tokens} does not divide tokens_per_step = "
+                f"{self.tokens_per_step}"
+            )
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"training.warmup_steps = {self.warmup_steps} must be smaller than training.steps = {self.steps}"
+            )
+
 
 class ModelShape(Strict):
     """The sizes shared by all models of a family; attention may be wider than the stream."""
@@ -60,7 +83,7 @@ class ModelShape(Strict):
     nope_qk_norm: bool | None = Field(default=None, description="QK-norm of heads without RoPE; None: as qk_norm")
     sliding_window: PositiveInt = Field(default=128, description="keys that a sliding-window head sees")
     tie_embeddings: bool = False
-    initializer_range: float = 0.02
+    initializer_range: Annotated[float, Field(ge=0)] = 0.02
 
 
 def _is_none(value: object) -> bool:

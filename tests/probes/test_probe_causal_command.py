@@ -198,6 +198,11 @@ def test_a_folder_without_a_probe_is_named(random_llama, text, folder, name):
         run(causal, random_llama, "--out", folder, "--text", text)
 
 
+def test_a_seed_that_no_generator_takes_is_refused(random_llama, text, folder):
+    with pytest.raises(UserError, match="--seed: -1 is not between 0 and 4294967295"):
+        run(causal, random_llama, "--out", folder, "--text", text, "--seed", -1)
+
+
 def test_another_model_than_the_one_probed_is_refused(random_llama, text, folder):
     about = json.loads((folder / "probe.json").read_text())
     about["settings"]["model"] = "0" * 16

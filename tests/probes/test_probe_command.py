@@ -213,13 +213,27 @@ def test_our_own_models_are_probed(corpus, questions, tmp_path):
         (("--num-samples", 1), "--num-samples: 1 is not at least 2"),
         (("--length", 0), "--length: 0 is not a positive number"),
         (("--length", 9000), "more than the 4096 positions"),
-        (("--window", 99), "default window: 99 is not among"),
+        (("--length", 1, "--queries", 1), "--length: 1 is not at least 2"),
+        (("--window", 99), "--window: 99, which heads.csv shows, is not among --windows"),
+        (("--num-sinks", 3), "--num-sinks: 3, which heads.csv shows, is not among --sinks"),
+        (("--windows", 8, 8, "--window", 8), "--windows: 8 stands there twice"),
+        (("--windows", 0, 8, "--window", 8), "--windows: 0 is not at least 1"),
+        (("--sinks", -1, 4, "--num-sinks", 4), "--sinks: -1 is not at least 0"),
+        (("--seed", -1), "--seed: -1 is not between 0 and 4294967295"),
         (("--backend", "triton", "--length", 300), "backend: triton needs float32 on a CUDA device"),
     ],
 )
 def test_options_that_do_not_fit_are_named(random_llama, tmp_path, options, named):
     with pytest.raises(UserError, match=named):
         run(random_llama, "--samples", "ruler", "--out", tmp_path / "out", *SMALL, *options)
+
+
+@pytest.mark.parametrize("inside", ["", "below"])
+def test_a_file_in_place_of_the_folder_is_named(random_llama, tmp_path, inside):
+    (tmp_path / "taken").write_text("mine", encoding="utf-8")
+    with pytest.raises(UserError, match=r"--out: .*taken is a file; name a folder"):
+        run(random_llama, "--samples", "ruler", "--out", tmp_path / "taken" / inside, *SMALL)
+    assert (tmp_path / "taken").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hwh_core.config import PresetConfig, validate_preset
 def training(steps: int = 10) -> dict:
     return {
         "steps": steps,
-        "tokens_per_step": 1024,
+        "tokens_per_step": 4096,
         "warmup_steps": 1,
         "optimizer": {"kind": "adamw", "learning_rate": 1e-3},
         "precision": "float32",

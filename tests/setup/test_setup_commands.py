@@ -145,6 +145,19 @@ def test_doctor_names_an_unknown_preset(workflow, capsys, arguments, named):
     assert named in error
 
 
+@pytest.mark.parametrize("command", ["doctor", "estimate"])
+def test_a_root_that_is_no_folder_is_named(workflow, capsys, command):
+    code, _, error = hwh(capsys, command, "minimal", "--root", "nowhere")
+    assert (code, error) == (1, "error: --root: nowhere is no folder; give the folder of the workflow\n")
+
+
+@pytest.mark.parametrize(("option", "value"), [("--rope-theta", "inf"), ("--length", "inf"), ("--length", "nan")])
+def test_a_band_of_no_finite_number_is_refused(capsys, option, value):
+    sizes = {"--rope-theta": "1e6", "--head-dim": "128", "--length": "32768"} | {option: value}
+    code, _, error = hwh(capsys, "band", *(word for pair in sizes.items() for word in pair))
+    assert (code, error) == (1, f"error: {option}: {value} is not a finite number\n")
+
+
 def test_doctor_outside_a_workflow_says_so(tmp_path, capsys):
     code, _, error = hwh(capsys, "doctor", "--root", str(tmp_path))
     assert code == 1

@@ -12,7 +12,7 @@ import pytest
 from verify_helpers import PROGRAM, check
 
 from hwh_core import cli, verification
-from hwh_core.commands.verify import short_line, summary
+from hwh_core.commands.verify import mend, short_line, summary
 from hwh_core.config import load_preset, validate_preset
 from hwh_core.files import sha256_of
 from hwh_core.provenance import ROOT, write_manifest
@@ -299,6 +299,17 @@ def test_folder_without_manifests_is_refused(tmp_path, minimal_preset):
         check(tmp_path, minimal_preset)
 
 
+def test_a_folder_that_was_changed_is_made_anew_by_the_file_that_a_rule_makes():
+    def told(kind: str, name: str) -> list[str]:
+        return mend([Finding(Path(name), [Reason(kind, "so it is")])], Path("my.yaml"))
+
+    (line,) = told("artifact", "results/minimal/controlled/small/model")
+    assert "--configfile my.yaml --forcerun results/minimal/controlled/small/model/config.json makes" in line
+    # A file that no manifest names may be nobody's output, and of other reasons Snakemake has records of its own.
+    for kind in ("manifest", "input", "settings", "code", "source"):
+        assert told(kind, "results/minimal/fig4.csv") == []
+
+
 def test_code_that_counts_as_an_earlier_form_is_named(results, minimal_preset, capsys, monkeypatch):
     preset = Path("my.json.yaml")
     preset.write_text(json.dumps(minimal_preset), encoding="utf-8")
@@ -328,10 +339,14 @@ def test_command_prints_and_exits_by_the_findings(results, minimal_preset, capsy
     code, output, _ = call(str(results), "--config", str(preset))
     assert code == 1
     assert "results/minimal/fig4.csv: it was changed" in output
+    forced = f"snakemake --cores all --configfile {preset} --forcerun results/minimal/fig4.csv makes this file and all"
+    assert forced in output
     code, output, _ = call(str(results), "--config", str(preset), "--json")
     rows = {row["artifact"]: row["follows"] for row in json.loads(output)}
     assert code == 1
     assert sorted(rows.values()) == [False, True, True]
+    code, _, error = call(str(results), "--config", str(preset), "--root", "nowhere")
+    assert (code, error) == (1, "error: --root: nowhere is no folder; give the folder of the workflow\n")
     code, _, error = call("nowhere", "--config", str(preset))
     assert (code, error) == (
         1,

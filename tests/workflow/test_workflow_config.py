@@ -35,6 +35,16 @@ def test_a_key_that_stands_twice_is_named(checkout):
     assert "Traceback" not in output
 
 
+def test_a_figure_whose_models_are_missing_is_named_without_the_way_through_the_code(checkout):
+    path = checkout.code / "config" / "smoke.yaml"
+    path.write_text(path.read_text().replace("figures: [2,", "figures: [5, 2,"))
+    result = checkout.run("-n")
+    output = result.stdout + result.stderr
+    assert result.returncode != 0
+    assert "figure 5 cannot be made with preset 'smoke': it lacks " in output
+    assert "hwh_core/chains.py" not in output
+
+
 def test_missing_preset_is_named(checkout):
     result = checkout.run("-n", preset="no_such_preset")
     assert result.returncode != 0

@@ -15,6 +15,7 @@ from hwh_core.devices import jobs_per_gpu, visible_devices
 from hwh_core.estimate import needle_prompts, text_bytes
 from hwh_core.evaluation.prompts import named_grids
 from hwh_core.reporting import captions, comparisons, requirements, selection
+from hwh_core.scripting import UserError
 
 try:
     # Snakemake has read and merged the files, and would not say that a key stands twice in one.
@@ -76,7 +77,11 @@ NIAH_PROMPTS = list(named_grids(PRESET.evaluation.niah))
 # lm-eval's own samples are cut into sentences by a model that is fetched with the rows, as the essays are.
 LM_EVAL_SAMPLES = any(grid.fill == "lm_eval" for grid in GRIDS.values())
 NIAH_ROWS = PRESET.evaluation.niah.haystack == "essays" or LM_EVAL_SAMPLES
-CHAINS = chains.find_chains(PRESET)
+try:
+    CHAINS = chains.find_chains(PRESET)
+except UserError as error:
+    # A figure or table among the targets, whose models the preset lacks.
+    raise WorkflowError(str(error)) from None
 # With a retrieval mix in the preset, needles are asked for keys and numbers that no model saw in training.
 UNSEEN_ONLY = any(scale.retrieval_mix is not None for scale in PRESET.hwh.scales)
 FACTORS = [f"{factor:g}" for factor in PRESET.controlled.probe.eval_length_factors]
