@@ -25,6 +25,9 @@ WEIGHTS = ".safetensors"
 FAMILIES = ("controlled", "pretrained", "hwh")
 TRAINED = ("controlled", "hwh")
 
+# What every manifest holds, and as what.
+MANIFEST = {"sha256": str, "inputs": dict, "settings": dict, "script": str, "code_hash": str | None}
+
 # Folder below results/ that holds reference results, by preset.
 REFERENCE = "reference"
 # Below results/<preset>, what says how a run went and nothing of its results; also hidden files, and folders of these
@@ -85,7 +88,9 @@ def read_manifests(folder: Path) -> dict[Path, dict[str, Any]]:
     for path in sorted(folder.rglob(f"*{SUFFIX}")):
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
-            manifest["sha256"], manifest["inputs"], manifest["settings"], manifest["script"], manifest["code_hash"]
+            for key, kind in MANIFEST.items():
+                if not isinstance(manifest[key], kind):
+                    raise TypeError(f"{key} is {manifest[key]!r:.40}")
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
             raise UserError(f"{path} is no manifest ({error}); delete it and its artifact and run again") from None
         found[path.with_name(path.name.removesuffix(SUFFIX))] = manifest

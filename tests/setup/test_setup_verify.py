@@ -286,7 +286,10 @@ def test_folder_inputs_are_hashed_as_folders(results, minimal_preset):
     assert check(results, minimal_preset) == {"scores.csv": "input model has changed"}
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"sha256": ""}', "\udcff"])
+EMPTY_SETTINGS = '{"sha256": "", "inputs": {}, "settings": null, "script": "", "code_hash": null}'
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"sha256": ""}', "\udcff", EMPTY_SETTINGS])
 def test_damaged_manifest_is_named(results, minimal_preset, content):
     path = results / "fig4.csv.manifest.json"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
