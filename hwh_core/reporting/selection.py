@@ -187,8 +187,8 @@ def mix_note(scale: HwHScale) -> str:
         f"Trained with a retrieval mix, which the paper does not have: {mix.sequence_share:.0%} of the sequences carry "
         f"{mix.pairs_per_sequence} facts with values of {digits} digits, each asked for later in the sequence "
         f"({mix.repeat_share:.0%} only repeated), at uniform distances up to the training length {scale.length}; keys, "
-        "values, prose and wordings are disjoint from those of the evaluation, but for the wording of the needles that are "
-        "said to be in a trained one"
+        "values, prose and wordings are disjoint from those of the evaluation, but for the wording of the needles that "
+        "are said to be in a trained one"
     )
 
 
