@@ -40,14 +40,16 @@ def training_of(preset, folder):
 # --------------------------------------------------------------------------- speeds
 
 
-def test_speed_is_the_measured_one_of_the_same_model(paper):
-    figures = {f["id"]: f for f in json.loads((BENCHMARKS / "train.json").read_text())["figures"]}
-    speed = expected_speed(training_of(paper, "hwh/380M/hwh_std_s42"), measurements(BENCHMARKS))
+@pytest.mark.parametrize("architecture", ["transformer", "gdn", "inter", "hwh_std"])
+@pytest.mark.parametrize(("scale", "name"), [("380M", "380m"), ("1.4B", "1400m")])
+def test_cost_of_the_papers_tables_rests_on_steps_of_real_text(paper, scale, name, architecture):
+    figures = {f["id"]: f for f in json.loads((BENCHMARKS / "paper.json").read_text())["figures"]}
+    speed = expected_speed(training_of(paper, f"hwh/{scale}/{architecture}_s42"), measurements(BENCHMARKS))
     assert speed.basis == "measured"
-    assert speed.tokens_per_second == figures["train.380m_2048_hwh_std_tokens_per_second"]["value"]
+    assert speed.tokens_per_second == figures[f"paper.{name}_{architecture}_tokens_per_second"]["value"]
 
 
-def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, tokens=65536):
+def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, tokens=65536, real_text=False):
     return Measurement(
         architecture or training.architecture,
         training.shape,
@@ -56,6 +58,7 @@ def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, 
         tokens,
         rate,
         card,
+        real_text,
     )
 
 
@@ -92,12 +95,14 @@ def test_assumed_share_is_under_every_measured_one():
     assert min(shares) > ASSUMED_SHARE
 
 
-def test_of_several_batch_sizes_the_nearest_counts_and_of_equal_ones_the_last(paper):
+def test_of_several_measurements_those_on_this_card_and_on_real_text_count_then_the_nearest_batch(paper):
     training = training_of(paper, "hwh/380M/transformer_s42")
     small, large = (a_measurement(training, rate=rate, tokens=tokens) for rate, tokens in ((1.0, 16384), (2.0, 65536)))
-    later = a_measurement(training, rate=3.0)
+    text = a_measurement(training, rate=3.0, tokens=16384, real_text=True)
+    elsewhere = a_measurement(training, rate=4.0, card="NVIDIA H100 80GB HBM3", real_text=True)
     assert expected_speed(training, [small, large]).tokens_per_second == 2.0
-    assert expected_speed(training, [small, large, later]).tokens_per_second == 3.0
+    for order in ([small, large, text, elsewhere], [elsewhere, text, large, small]):
+        assert expected_speed(training, order, "NVIDIA H200").tokens_per_second == 3.0
 
 
 def test_results_of_a_cpu_and_of_peers_are_no_measurement(tmp_path):
