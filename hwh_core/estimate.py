@@ -126,11 +126,19 @@ def data_jobs(preset: PresetConfig, results: Path, benchmarks: Path) -> Iterator
 
 
 def _steps_done(folder: Path, steps: int) -> int:
-    """Steps of a training that need not be run again: all with its metrics, else those of its newest checkpoint."""
+    """Steps of a training that need not be run again: all with its metrics, else those of its newest checkpoint.
+
+    What a training of another number of steps left is made anew: its metrics, and checkpoints beyond the last step.
+    """
     if (folder / "metrics.json").is_file():
-        return steps
+        try:
+            recorded = _content(folder, "metrics").get("steps", steps)
+        except ValueError:
+            recorded = None
+        return steps if recorded == steps else 0
     found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in (folder / "checkpoints").glob("step-*")]
-    return max((int(match[1]) for match in found if match), default=0)
+    reached = [int(match[1]) for match in found if match]
+    return max((step for step in reached if step <= steps), default=0)
 
 
 def training_job(planned: Planned, results: Path, measured: Sequence[Measurement], card: str | None) -> Job:

@@ -163,6 +163,26 @@ def test_states_are_those_of_the_files(paper, tmp_path):
     assert "hwh/380M/inter_s42" in waiting(paper, jobs.values())
 
 
+@pytest.mark.parametrize(
+    ("left", "state", "share_left"),
+    [
+        ({"metrics.json": '{"steps": 28610}'}, "done", 0.0),
+        ({"metrics.json": '{"steps": 100}'}, "to do", 1.0),
+        ({"metrics.json": ""}, "to do", 1.0),
+        ({"checkpoints/step-00030000/state.json": "{}"}, "to do", 1.0),
+        ({"checkpoints/step-00030000/state.json": "{}", "checkpoints/step-00014305/state.json": "{}"}, None, 0.5),
+    ],
+)
+def test_what_a_training_of_other_steps_left_is_not_counted(paper, tmp_path, left, state, share_left):
+    for name, text in left.items():
+        path = tmp_path / "hwh/380M/gdn_s42" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    job = jobs_of(paper, tmp_path)["hwh/380M/gdn_s42"]
+    assert job.state == (state or "step 14305 of 28610")
+    assert job.hours_left == pytest.approx(share_left * job.hours)
+
+
 def test_targets_choose_their_trainings(paper):
     assert target_folders(paper, ["table1"]) == MAIN
     assert target_folders(paper, ["fig4"]) == {name for name in MAIN if "1.4B" in name}
