@@ -31,6 +31,8 @@ BYTES_A_TOKEN, COMPRESSION = 4, 0.45
 TOKENIZING_SPEED = 200_000
 # Generated tokens a second over a batch, and prompt tokens a second, where benchmarks/results/decode.json does not say.
 GENERATING_SPEED, READING_SPEED = 150, 100_000
+# Prompts of that batch, and parameters of the model, in benchmarks.decode.
+DECODED_BATCH, DECODED_PARAMETERS = 8, 380e6
 
 
 @dataclass(frozen=True)
@@ -172,23 +174,38 @@ def probe_job(name: str, results: Path) -> Job:
     return Job(f"pretrained/{name}", _state(done), True, 0, 0.0, 0.0, 0.0, 0, basis="not counted")
 
 
-def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
-    """Prompts of all grids of one model, and the tokens that they take with their answers."""
-    cells = [(length, len(niah.depths) * niah.samples_per_cell) for length in niah.lengths]
+def _needle_cells(niah: NiahConfig) -> Iterator[tuple[int, int]]:
+    """Length and number of the prompts of one length in each grid."""
+    for length in niah.lengths:
+        yield length, len(niah.depths) * niah.samples_per_cell
     for grid in niah.additional:
         depths = 1 if grid.fill == "lm_eval" else len(niah.depths)
-        cells += [(length, depths * (grid.samples or niah.samples_per_cell)) for length in grid.lengths or niah.lengths]
+        for length in grid.lengths or niah.lengths:
+            yield length, depths * (grid.samples or niah.samples_per_cell)
+
+
+def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
+    """Prompts of all grids of one model, and the tokens that they take with their answers."""
+    cells = list(_needle_cells(niah))
     return sum(prompts for _, prompts in cells), sum(length * prompts for length, prompts in cells)
+
+
+def needle_batches(niah: NiahConfig, batch_tokens: int) -> int:
+    """Batches of at most ``batch_tokens`` in which all grids of one model are answered."""
+    return sum(-(-prompts // max(1, batch_tokens // length)) for length, prompts in _needle_cells(niah))
 
 
 def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path, card: str | None = None) -> Job:
     """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated.
 
-    Most of it is latency, so that its hours are those of the measured card; where ``card`` is another, that is said.
+    A token of every answer in a batch takes as long as in the measured one, whatever the batch and the model: it is the
+    time to launch the work. Larger models read prompts in proportion to their parameters. Hours are those of the
+    measured card; where ``card`` is another, that is said.
     """
     niah, training = preset.evaluation.niah, planned.training
-    prompts, tokens = needle_prompts(niah)
-    written = prompts * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
+    _, tokens = needle_prompts(niah)
+    batches = needle_batches(niah, preset.evaluation.batch_tokens)
+    written = batches * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
     kind = "transformer" if training.architecture == "transformer" else "hwh_std"
     speeds = _figures(benchmarks, "decode")
     reading = speeds.get(f"decode.8192_{kind}_prefill_tokens_per_second")
@@ -196,7 +213,8 @@ def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks
     gpu = training.training.precision == "bfloat16"
     forward = flops_per_token(training) / 3
     if gpu:
-        hours = (tokens / (reading or READING_SPEED) + written / (writing or GENERATING_SPEED)) / 3600
+        read = tokens / (reading or READING_SPEED) * max(1.0, training.parameters / DECODED_PARAMETERS)
+        hours = (read + written * DECODED_BATCH / (writing or GENERATING_SPEED)) / 3600
         basis = f"measured at 380M, {kind}" if reading and writing else "assumed"
         measured_on = _content(benchmarks, "decode").get("card")
         if reading and writing and card not in (None, measured_on):

@@ -12,7 +12,7 @@ import pytest
 from hwh_core import cli
 from hwh_core.commands import estimate as command
 from hwh_core.config import load_preset, validate_preset
-from hwh_core.estimate import disk_bytes, estimate, needle_prompts, target_folders, waiting
+from hwh_core.estimate import disk_bytes, estimate, needle_batches, needle_prompts, target_folders, waiting
 from hwh_core.memory_estimate import GIB, Card
 from hwh_core.memory_plan import planned_trainings
 from hwh_core.scripting import UserError
@@ -137,6 +137,29 @@ def test_needles_of_rulers_metric_are_read_and_written(paper):
     assert job.basis == "measured at 380M, hwh_std"
     other = jobs_of(paper, card="NVIDIA A100-SXM4-80GB")["hwh/380M/hwh_std_s42: needles"]
     assert (other.hours, other.basis) == (job.hours, "measured at 380M, hwh_std, NVIDIA H200")
+
+
+def test_hours_of_needles_are_near_those_that_were_timed(paper):
+    """330 prompts of all lengths in the paper preset's batches, as `benchmarks.evaluation --task niah` timed them."""
+    figures = json.loads((BENCHMARKS / "evaluation_time_all.json").read_text())["figures"]
+    timed = next(figure for figure in figures if figure["id"] == "eval.380m_niah_s")
+    changes = {"additional": [], "samples_per_cell": 2}
+    evaluation = paper.evaluation.model_copy(update={"niah": paper.evaluation.niah.model_copy(update=changes)})
+    assert needle_prompts(evaluation.niah)[0] == timed["sizes"]["prompts"]
+    job = jobs_of(paper.model_copy(update={"evaluation": evaluation}))["hwh/380M/hwh_std_s42: needles"]
+    assert 0.7 < job.hours * 3600 / timed["detail"]["scoring_s"] < 1.5
+
+
+def test_batches_of_needles(minimal_preset):
+    minimal_preset["evaluation"]["niah"]["additional"] = [
+        {"variant": "single_1", "wording": "ruler", "lengths": [128], "samples": 3}
+    ]
+    niah = validate_preset(minimal_preset, "test").evaluation.niah
+    ((length, prompts),) = ((length, len(niah.depths) * niah.samples_per_cell) for length in niah.lengths)
+    assert (length, prompts, len(niah.depths) * 3) == (64, 2, 6)
+    # Two prompts of 64 tokens in one batch of 256, six of 128 in three; one at a time where none fits.
+    assert needle_batches(niah, 256) == 1 + 3
+    assert needle_batches(niah, 1) == 2 + 6
 
 
 def test_other_wordings_have_the_depths_of_the_main_grid(minimal_preset):
