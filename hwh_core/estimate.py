@@ -1,7 +1,8 @@
 """What a preset costs before anything runs: tokens, FLOPs, hours, memory and disk of its jobs, and which are done.
 
 Arithmetic from the preset, speeds from the committed benchmarks. Needs no torch. Not counted, since their sizes are
-known only once they are fetched: downloads, pretrained models and their probes, rows of tasks; figures take seconds.
+known only once they are fetched: downloads, pretrained models and their probes, rows of tasks. Probes of trained
+models, perplexity of articles and figures take seconds.
 """
 
 from __future__ import annotations
