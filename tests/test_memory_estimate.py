@@ -17,8 +17,11 @@ from hwh_core.memory_estimate import GIB, Card, Training, largest_micro_batch, p
 from hwh_core.scripting import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 # Of the estimate, against the peaks in benchmarks/results/train.json: never lower than the first, seldom at the second.
 LEAST, MOST = -0.05, 0.15
+# Against that of two cards with DDP, of which README says so.
+LEAST_WITH_DDP = -0.1
 SHAPE = {
     "num_layers": 4, "hidden_size": 64, "intermediate_size": 192, "attention_head_dim": 16, "gdn_head_dim": 16,
     "gate": True,
@@ -29,7 +32,7 @@ def measured() -> list[tuple[str, Training, int]]:
     """Name, training and peak in bytes of every case of ours that was measured on a card."""
     scales = load_preset(ROOT / "config" / "paper.yaml").hwh.scales
     found = []
-    for figure in json.loads((ROOT / "benchmarks" / "results" / "train.json").read_text())["figures"]:
+    for figure in json.loads((RESULTS / "train.json").read_text())["figures"]:
         match = re.fullmatch(r"train\.(\w+?_\d{4,}_(?!hf_|fla_)(\w+))_tokens_per_second", figure["id"])
         peak = figure.get("detail", {}).get("peak_memory_bytes")
         if not match or peak is None:
@@ -41,6 +44,40 @@ def measured() -> list[tuple[str, Training, int]]:
         training = scales[0].training.model_copy(update=changes)
         shape = ModelShape(**sizes["shape"])
         found.append((match[1], Training(match[2], shape, sizes["length"], sizes["vocab_size"], training), peak))
+    return found
+
+
+def of_the_paper(scale: str, architecture: str, tokens_per_step: int, **changes: object) -> Training:
+    """A training with the micro-batches of config/paper.yaml; ``changes`` but ``processes`` are of its recipe."""
+    processes = int(str(changes.pop("processes", 1)))
+    setup = next(one for one in load_preset(ROOT / "config" / "paper.yaml").hwh.scales if one.name == scale)
+    recipe = setup.training.model_copy(update={"tokens_per_step": tokens_per_step, **changes})
+    return Training(architecture, setup.shape, setup.length, 32_000, recipe, processes)
+
+
+def measured_otherwise() -> list[tuple[str, Training, float]]:
+    """Name, training and peak in bytes of what was measured with the paper's micro-batches.
+
+    On real text, alone and on two cards, and in trainings that had gone on from a checkpoint.
+    """
+    figures = {
+        figure["id"]: figure
+        for name in ("paper", "parallel", "short_run")
+        for figure in json.loads((RESULTS / f"{name}.json").read_text())["figures"]
+    }
+    found = []
+    for architecture in ("transformer", "gdn", "inter", "hwh_std"):
+        for name, scale in (("380m", "380M"), ("1400m", "1.4B")):
+            peak = figures[f"paper.{name}_{architecture}_peak_gib"]["value"] * GIB
+            found.append((f"{name}_{architecture}", of_the_paper(scale, architecture, 65_536), peak))
+    ways = {"alone": {}, "ddp2": {"processes": 2}, "fsdp2": {"processes": 2, "parallel": "fsdp"}}
+    for way, changes in ways.items():
+        peak = figures[f"paper.{way}_tokens_per_second"]["detail"]["peak_memory_bytes"]
+        found.append((way, of_the_paper("380M", "hwh_std", 524_288, **changes), peak))
+    for architecture in ("transformer", "hwh_std"):
+        figure = figures[f"short_run.380m_{architecture}_held_out_loss"]
+        training = of_the_paper("380M", architecture, figure["sizes"]["training"]["tokens_per_step"])
+        found.append((f"resumed_{architecture}", training, figure["detail"]["peak_memory_bytes"]))
     return found
 
 
@@ -63,6 +100,26 @@ def test_enough_peaks_were_measured():
 def test_estimate_is_near_the_measured_peak(name, training, peak):
     assert training.compiled
     assert LEAST <= peak_bytes(training) / peak - 1 <= MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "peak"), measured_otherwise(), ids=[name for name, _, _ in measured_otherwise()]
+)
+def test_estimate_is_near_the_peaks_of_the_papers_micro_batches(name, training, peak):
+    least = LEAST_WITH_DDP if name == "ddp2" else LEAST
+    assert least <= peak_bytes(training) / peak - 1 <= MOST
+
+
+def test_readme_says_how_far_the_estimate_lies_from_measured_peaks():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    ratios = {name: peak_bytes(training) / peak - 1 for name, training, peak in measured_otherwise()}
+    gone_on = [ratios.pop(name) for name in ("resumed_transformer", "resumed_hwh_std")]
+    ddp, fsdp = ratios.pop("ddp2"), ratios.pop("fsdp2")
+    begun = [*ratios.values(), *(peak_bytes(training) / peak - 1 for _, training, peak in measured())]
+    assert f"lies {-min(begun):.1%} below to {max(begun):.0%} above the {len(begun)} peaks measured" in text
+    assert {f"{-ratio:.0%}" for ratio in gone_on} == {"4%"}
+    assert "4% below those of the two that had gone on from a checkpoint" in text
+    assert f"{-ddp:.0%} below that of two cards with DDP, {-fsdp:.0%} with FSDP2" in text
 
 
 @pytest.mark.parametrize(
