@@ -27,8 +27,8 @@ CONTEXT_BYTES = 768 * 2**20
 FLOAT32 = 4
 # Blocks of a model spread over processes that are whole at a time.
 WHOLE_BLOCKS = 3
-# Bytes a parameter of a process that H200 cards needed beside what is counted: for a step recorded as CUDA graphs (7.6 and
-# 8.4 in two trainings that had gone on from a checkpoint), with DDP (20.9), with FSDP2 on two cards (12.8).
+# Bytes a parameter of a process that H200 cards needed beside what is counted: for a step recorded as CUDA graphs (7.6
+# and 8.4 in two trainings that had gone on from a checkpoint), with DDP (20.9), with FSDP2 on two cards (12.8).
 RECORDED_BESIDE, DDP_BESIDE, FSDP_BESIDE = 8, 20, 12
 
 
@@ -173,9 +173,10 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     """Peak of a training on one card; ``micro_batch_tokens`` in place of its own.
 
     Weights and moments in float32 stand all the time; gradients too where a step has several micro-batches, and the
-    buckets of data parallelism, and what was measured beside all that (:attr:`Training.bytes_beside`). On top comes the larger of three moments: the loss, when all activations are there,
-    with logits of two chunks and the gradients of its input and weight; the backward pass of the last feed-forward
-    part; and the update, with all gradients and, for Muon, copies of the matrices.
+    buckets of data parallelism, and what was measured beside all that (:attr:`Training.bytes_beside`). On top comes
+    the larger of three moments: the loss, when all activations are there, with logits of two chunks and the gradients
+    of its input and weight; the backward pass of the last feed-forward part; and the update, with all gradients and,
+    for Muon, copies of the matrices.
 
     Weights, moments and gradients may be spread over processes. Embeddings are whole then during both passes, and so
     are some blocks with their gradients: the present one, the next one and the one whose gradients are under way.

@@ -635,6 +635,20 @@ def test_predictions_with_the_same_label_are_refused(minimal_preset):
     assert "'own' stands there twice" in refusal(minimal_preset)
 
 
+def test_a_variant_that_is_its_base_or_another_one_is_refused(minimal_preset):
+    same = [{"name": "one", "base": "hwh_std", "recurrence": "deltanet"}]
+    minimal_preset["hwh"]["architectures"] = [*same, same[0] | {"name": "two"}]
+    assert "'one' and 'two' are one architecture under two names" in refusal(minimal_preset)
+    minimal_preset["hwh"]["architectures"] = [{"name": "one", "base": "hwh_std", "recurrence": "gated_deltanet"}]
+    assert "'one' changes nothing of 'hwh_std'; give it a key, or name 'hwh_std'" in refusal(minimal_preset)
+
+
+@pytest.mark.parametrize("path", ["seed", "band.prominence", "hwh.scales.0.length", "evaluation.niah.samples_per_cell"])
+def test_a_boolean_is_no_number(minimal_preset, path):
+    set_key(minimal_preset, path, True)
+    assert f"{path.rpartition('.')[2]} is true, expected a number" in refusal(minimal_preset)
+
+
 @pytest.mark.parametrize("key", ["controlled", SCALE])
 def test_a_training_under_two_names_is_refused(minimal_preset, key):
     models = (minimal_preset["controlled"] if key == "controlled" else minimal_preset["hwh"]["scales"][0])["models"]

@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 # Of the estimate, against the peaks in benchmarks/results: never lower than the first, seldom at the second.
 LEAST, MOST = -0.02, 0.15
-# A training that begins records its step before AdamW has its moments, and torch's counter no longer shows what the record
-# keeps when they come: its peak lies lower by them than that of one that goes on from a checkpoint.
+# A training that begins records its step before AdamW has its moments, and torch's counter no longer shows what the
+# record keeps when they come: its peak lies lower by them than that of one that goes on from a checkpoint.
 MOMENTS = 8
 SHAPE = {
     "num_layers": 4, "hidden_size": 64, "intermediate_size": 192, "attention_head_dim": 16, "gdn_head_dim": 16,
@@ -173,7 +173,7 @@ def test_constants_are_those_of_the_code():
 
 
 def test_standing_memory_of_each_recipe():
-    """With next to no tokens: four float32 a parameter with AdamW, a fifth in data parallelism, and what was measured."""
+    """With next to no tokens: four float32 a parameter with AdamW, a fifth with DDP, and what was measured beside."""
     from hwh_core.architectures import parameter_count
 
     shape = ModelShape(**SHAPE | {"hidden_size": 512, "intermediate_size": 1536})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -40,10 +41,32 @@ Distinct = Annotated[list[Entry], Field(min_length=1), *EACH_ONCE]
 DistinctTuple = Annotated[tuple[Entry, ...], Field(min_length=1), *EACH_ONCE]
 
 
+def _kinds(annotation: Any) -> set[Any]:
+    """Plain types among the values of a field's type, without those of entries of lists; of a literal, its values'."""
+    if get_origin(annotation) is Literal:
+        return {type(value) for value in get_args(annotation)}
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return set().union(*map(_kinds, get_args(annotation)))
+    return {annotation}
+
+
 class Strict(BaseModel):
-    """Base of all configuration models: unknown keys are errors, numbers are finite, values are immutable."""
+    """Base of all configuration models.
+
+    Unknown keys are errors, numbers are finite and never a boolean, values are immutable.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _booleans_are_no_numbers(cls, values: Any) -> Any:
+        # Python counts true as 1, and YAML reads an unquoted yes or on as true.
+        for key, value in values.items() if isinstance(values, dict) else ():
+            kinds = _kinds(cls.model_fields[key].annotation) if key in cls.model_fields else set()
+            if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+                raise ValueError(f"{key} is {str(value).lower()}, expected a number; correct it")
+        return values
 
 
 Named = TypeVar("Named", bound=Strict)

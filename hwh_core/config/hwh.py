@@ -95,6 +95,19 @@ class HwHConfig(Strict):
                     f"the name {name!r} is taken; every variant needs one of its own, since claims and tables are "
                     "about architectures by name"
                 )
+        for number, variant in enumerate(variants):
+            alike = variant.model_copy(update={"name": variant.base})
+            if alike == ArchitectureVariant(name=variant.base, base=variant.base):
+                raise ValueError(
+                    f"{variant.name!r} changes nothing of {variant.base!r}; give it a key, or name {variant.base!r} in "
+                    "the models"
+                )
+            for other in variants[:number]:
+                if other.model_copy(update={"name": variant.name}) == variant:
+                    raise ValueError(
+                        f"{other.name!r} and {variant.name!r} are one architecture under two names, which would stand "
+                        "in tables as two; remove one of them"
+                    )
         return variants
 
     @model_validator(mode="after")
