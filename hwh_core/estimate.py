@@ -1,7 +1,8 @@
 """What a preset costs before anything runs: tokens, FLOPs, hours, memory and disk of its jobs, and which are done.
 
 Arithmetic from the preset, speeds from the committed benchmarks. Needs no torch. Not counted, since their sizes are
-known only once they are fetched: downloads, pretrained models and their probes, rows of tasks; figures take seconds.
+known only once they are fetched: downloads, pretrained models and their probes, rows of tasks. Probes of trained
+models, perplexity of articles and figures take seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ BYTES_A_TOKEN, COMPRESSION = 4, 0.45
 TOKENIZING_SPEED = 200_000
 # Generated tokens a second over a batch, and prompt tokens a second, where benchmarks/results/decode.json does not say.
 GENERATING_SPEED, READING_SPEED = 150, 100_000
+# Prompts of that batch, and parameters of the model, in benchmarks.decode.
+DECODED_BATCH, DECODED_PARAMETERS = 8, 380e6
 
 
 @dataclass(frozen=True)
@@ -126,11 +129,19 @@ def data_jobs(preset: PresetConfig, results: Path, benchmarks: Path) -> Iterator
 
 
 def _steps_done(folder: Path, steps: int) -> int:
-    """Steps of a training that need not be run again: all with its metrics, else those of its newest checkpoint."""
+    """Steps of a training that need not be run again: all with its metrics, else those of its newest checkpoint.
+
+    What a training of another number of steps left is made anew: its metrics, and checkpoints beyond the last step.
+    """
     if (folder / "metrics.json").is_file():
-        return steps
+        try:
+            recorded = _content(folder, "metrics").get("steps", steps)
+        except ValueError:
+            recorded = None
+        return steps if recorded == steps else 0
     found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in (folder / "checkpoints").glob("step-*")]
-    return max((int(match[1]) for match in found if match), default=0)
+    reached = [int(match[1]) for match in found if match]
+    return max((step for step in reached if step <= steps), default=0)
 
 
 def training_job(planned: Planned, results: Path, measured: Sequence[Measurement], card: str | None) -> Job:
@@ -164,23 +175,38 @@ def probe_job(name: str, results: Path) -> Job:
     return Job(f"pretrained/{name}", _state(done), True, 0, 0.0, 0.0, 0.0, 0, basis="not counted")
 
 
-def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
-    """Prompts of all grids of one model, and the tokens that they take with their answers."""
-    cells = [(length, len(niah.depths) * niah.samples_per_cell) for length in niah.lengths]
+def _needle_cells(niah: NiahConfig) -> Iterator[tuple[int, int]]:
+    """Length and number of the prompts of one length in each grid."""
+    for length in niah.lengths:
+        yield length, len(niah.depths) * niah.samples_per_cell
     for grid in niah.additional:
         depths = 1 if grid.fill == "lm_eval" else len(niah.depths)
-        cells += [(length, depths * (grid.samples or niah.samples_per_cell)) for length in grid.lengths or niah.lengths]
+        for length in grid.lengths or niah.lengths:
+            yield length, depths * (grid.samples or niah.samples_per_cell)
+
+
+def needle_prompts(niah: NiahConfig) -> tuple[int, int]:
+    """Prompts of all grids of one model, and the tokens that they take with their answers."""
+    cells = list(_needle_cells(niah))
     return sum(prompts for _, prompts in cells), sum(length * prompts for length, prompts in cells)
+
+
+def needle_batches(niah: NiahConfig, batch_tokens: int) -> int:
+    """Batches of at most ``batch_tokens`` in which all grids of one model are answered."""
+    return sum(-(-prompts // max(1, batch_tokens // length)) for length, prompts in _needle_cells(niah))
 
 
 def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks: Path, card: str | None = None) -> Job:
     """All needle grids of one model: every prompt is read, and with RULER's metric every answer is generated.
 
-    Most of it is latency, so that its hours are those of the measured card; where ``card`` is another, that is said.
+    A token of every answer in a batch takes as long as in the measured one, whatever the batch and the model: it is the
+    time to launch the work. Larger models read prompts in proportion to their parameters. Hours are those of the
+    measured card; where ``card`` is another, that is said.
     """
     niah, training = preset.evaluation.niah, planned.training
-    prompts, tokens = needle_prompts(niah)
-    written = prompts * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
+    _, tokens = needle_prompts(niah)
+    batches = needle_batches(niah, preset.evaluation.batch_tokens)
+    written = batches * niah.max_new_tokens if niah.metric == "ruler_contains" else 0
     kind = "transformer" if training.architecture == "transformer" else "hwh_std"
     speeds = _figures(benchmarks, "decode")
     reading = speeds.get(f"decode.8192_{kind}_prefill_tokens_per_second")
@@ -188,7 +214,8 @@ def needle_job(preset: PresetConfig, planned: Planned, results: Path, benchmarks
     gpu = training.training.precision == "bfloat16"
     forward = flops_per_token(training) / 3
     if gpu:
-        hours = (tokens / (reading or READING_SPEED) + written / (writing or GENERATING_SPEED)) / 3600
+        read = tokens / (reading or READING_SPEED) * max(1.0, training.parameters / DECODED_PARAMETERS)
+        hours = (read + written * DECODED_BATCH / (writing or GENERATING_SPEED)) / 3600
         basis = f"measured at 380M, {kind}" if reading and writing else "assumed"
         measured_on = _content(benchmarks, "decode").get("card")
         if reading and writing and card not in (None, measured_on):

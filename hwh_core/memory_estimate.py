@@ -27,6 +27,9 @@ CONTEXT_BYTES = 768 * 2**20
 FLOAT32 = 4
 # Blocks of a model spread over processes that are whole at a time.
 WHOLE_BLOCKS = 3
+# Bytes a parameter of a process that H200 cards needed beside what is counted: for a step recorded as CUDA graphs (7.6 and
+# 8.4 in two trainings that had gone on from a checkpoint), with DDP (20.9), with FSDP2 on two cards (12.8).
+RECORDED_BESIDE, DDP_BESIDE, FSDP_BESIDE = 8, 20, 12
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,18 @@ class Training:
         """Whether blocks are compiled on a GPU, given the kernels that Gated DeltaNet needs for it."""
         total = self.training.steps * self.training.tokens_per_step
         return self.training.compile != "never" and total >= CUDA_MINIMUM_TOKENS
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a step is recorded as CUDA graphs, as the trainer does where one process has the card."""
+        return self.processes == 1 and self.training.compile != "never"
+
+    @property
+    def bytes_beside(self) -> int:
+        """Bytes a parameter beside what is counted, by measurement."""
+        if self.processes == 1:
+            return RECORDED_BESIDE * self.recorded
+        return FSDP_BESIDE if self.training.parallel == "fsdp" else DDP_BESIDE
 
     @property
     def layers(self) -> list[LayerSpec]:
@@ -158,7 +173,7 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     """Peak of a training on one card; ``micro_batch_tokens`` in place of its own.
 
     Weights and moments in float32 stand all the time; gradients too where a step has several micro-batches, and the
-    buckets of data parallelism. On top comes the larger of three moments: the loss, when all activations are there,
+    buckets of data parallelism, and what was measured beside all that (:attr:`Training.bytes_beside`). On top comes the larger of three moments: the loss, when all activations are there,
     with logits of two chunks and the gradients of its input and weight; the backward pass of the last feed-forward
     part; and the update, with all gradients and, for Muon, copies of the matrices.
 
@@ -173,7 +188,7 @@ def peak_bytes(training: Training, micro_batch_tokens: int | None = None) -> int
     parameters, blocks = sum(parts.values()), parts["mixers"] + parts["mlp"]
     weights = FLOAT32 * parameters // training.shards
     moments = optimizer_bytes(config.optimizer, blocks, parameters - blocks) // training.shards
-    standing = weights + moments + WORKSPACE_BYTES
+    standing = weights + moments + WORKSPACE_BYTES + training.bytes_beside * parameters // training.shards
     if training.shards > 1:
         standing += 2 * FLOAT32 * (parameters - blocks) + WHOLE_BLOCKS * 2 * FLOAT32 * blocks // len(layers)
     elif training.processes > 1:

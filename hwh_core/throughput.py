@@ -24,7 +24,7 @@ _FIGURE = re.compile(r"train\.\w+?_\d{4,}_(?!hf_|fla_)(\w+)_tokens_per_second|pa
 
 @dataclass(frozen=True)
 class Measurement:
-    """A training that was timed on one card: ``tokens`` a step."""
+    """A training that was timed on one card: ``tokens`` a step, of ``real_text`` or drawn at random."""
 
     architecture: str
     shape: ModelShape
@@ -33,6 +33,7 @@ class Measurement:
     tokens: int
     tokens_per_second: float
     card: str
+    real_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def measurements(folder: Path) -> list[Measurement]:
                         tokens=sizes["rows"] * sizes["length"],
                         tokens_per_second=figure["value"],
                         card=result["card"],
+                        real_text=match[2] is not None,
                     )
                 )
     return found
@@ -101,8 +103,9 @@ def expected_speed(training: Training, measured: Sequence[Measurement], card: st
     alike = [m for m in measured if (m.shape, m.length) == (shape, training.length)]
     own = [m for m in alike if m.architecture == training.architecture and m.vocab_size == training.vocab_size]
     if own:
-        # Of several batch sizes the nearest; of equal ones the last file's, which is on real text.
-        nearest = min(reversed(own), key=lambda m: abs(math.log(m.tokens / training.micro_batch_tokens)))
+        # On this card, then on real text, with the micro-batches of the paper preset; of several the nearest in size.
+        size = training.micro_batch_tokens
+        nearest = min(own, key=lambda m: (m.card != card, not m.real_text, abs(math.log(m.tokens / size))))
         if nearest.card == card:
             return Speed(nearest.tokens_per_second, "measured")
         share, basis = _share_of_peak(nearest, training), f"share measured on {nearest.card}"

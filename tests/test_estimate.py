@@ -12,7 +12,7 @@ import pytest
 from hwh_core import cli
 from hwh_core.commands import estimate as command
 from hwh_core.config import load_preset, validate_preset
-from hwh_core.estimate import disk_bytes, estimate, needle_prompts, target_folders, waiting
+from hwh_core.estimate import disk_bytes, estimate, needle_batches, needle_prompts, target_folders, waiting
 from hwh_core.memory_estimate import GIB, Card
 from hwh_core.memory_plan import planned_trainings
 from hwh_core.scripting import UserError
@@ -40,14 +40,16 @@ def training_of(preset, folder):
 # --------------------------------------------------------------------------- speeds
 
 
-def test_speed_is_the_measured_one_of_the_same_model(paper):
-    figures = {f["id"]: f for f in json.loads((BENCHMARKS / "train.json").read_text())["figures"]}
-    speed = expected_speed(training_of(paper, "hwh/380M/hwh_std_s42"), measurements(BENCHMARKS))
+@pytest.mark.parametrize("architecture", ["transformer", "gdn", "inter", "hwh_std"])
+@pytest.mark.parametrize(("scale", "name"), [("380M", "380m"), ("1.4B", "1400m")])
+def test_cost_of_the_papers_tables_rests_on_steps_of_real_text(paper, scale, name, architecture):
+    figures = {f["id"]: f for f in json.loads((BENCHMARKS / "paper.json").read_text())["figures"]}
+    speed = expected_speed(training_of(paper, f"hwh/{scale}/{architecture}_s42"), measurements(BENCHMARKS))
     assert speed.basis == "measured"
-    assert speed.tokens_per_second == figures["train.380m_2048_hwh_std_tokens_per_second"]["value"]
+    assert speed.tokens_per_second == figures[f"paper.{name}_{architecture}_tokens_per_second"]["value"]
 
 
-def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, tokens=65536):
+def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, tokens=65536, real_text=False):
     return Measurement(
         architecture or training.architecture,
         training.shape,
@@ -56,6 +58,7 @@ def a_measurement(training, card="NVIDIA H200", rate=1000.0, architecture=None, 
         tokens,
         rate,
         card,
+        real_text,
     )
 
 
@@ -92,12 +95,14 @@ def test_assumed_share_is_under_every_measured_one():
     assert min(shares) > ASSUMED_SHARE
 
 
-def test_of_several_batch_sizes_the_nearest_counts_and_of_equal_ones_the_last(paper):
+def test_of_several_measurements_those_on_this_card_and_on_real_text_count_then_the_nearest_batch(paper):
     training = training_of(paper, "hwh/380M/transformer_s42")
     small, large = (a_measurement(training, rate=rate, tokens=tokens) for rate, tokens in ((1.0, 16384), (2.0, 65536)))
-    later = a_measurement(training, rate=3.0)
+    text = a_measurement(training, rate=3.0, tokens=16384, real_text=True)
+    elsewhere = a_measurement(training, rate=4.0, card="NVIDIA H100 80GB HBM3", real_text=True)
     assert expected_speed(training, [small, large]).tokens_per_second == 2.0
-    assert expected_speed(training, [small, large, later]).tokens_per_second == 3.0
+    for order in ([small, large, text, elsewhere], [elsewhere, text, large, small]):
+        assert expected_speed(training, order, "NVIDIA H200").tokens_per_second == 3.0
 
 
 def test_results_of_a_cpu_and_of_peers_are_no_measurement(tmp_path):
@@ -134,6 +139,29 @@ def test_needles_of_rulers_metric_are_read_and_written(paper):
     assert (other.hours, other.basis) == (job.hours, "measured at 380M, hwh_std, NVIDIA H200")
 
 
+def test_hours_of_needles_are_near_those_that_were_timed(paper):
+    """330 prompts of all lengths in the paper preset's batches, as `benchmarks.evaluation --task niah` timed them."""
+    figures = json.loads((BENCHMARKS / "evaluation_time_all.json").read_text())["figures"]
+    timed = next(figure for figure in figures if figure["id"] == "eval.380m_niah_s")
+    changes = {"additional": [], "samples_per_cell": 2}
+    evaluation = paper.evaluation.model_copy(update={"niah": paper.evaluation.niah.model_copy(update=changes)})
+    assert needle_prompts(evaluation.niah)[0] == timed["sizes"]["prompts"]
+    job = jobs_of(paper.model_copy(update={"evaluation": evaluation}))["hwh/380M/hwh_std_s42: needles"]
+    assert 0.7 < job.hours * 3600 / timed["detail"]["scoring_s"] < 1.5
+
+
+def test_batches_of_needles(minimal_preset):
+    minimal_preset["evaluation"]["niah"]["additional"] = [
+        {"variant": "single_1", "wording": "ruler", "lengths": [128], "samples": 3}
+    ]
+    niah = validate_preset(minimal_preset, "test").evaluation.niah
+    ((length, prompts),) = ((length, len(niah.depths) * niah.samples_per_cell) for length in niah.lengths)
+    assert (length, prompts, len(niah.depths) * 3) == (64, 2, 6)
+    # Two prompts of 64 tokens in one batch of 256, six of 128 in three; one at a time where none fits.
+    assert needle_batches(niah, 256) == 1 + 3
+    assert needle_batches(niah, 1) == 2 + 6
+
+
 def test_other_wordings_have_the_depths_of_the_main_grid(minimal_preset):
     niah = minimal_preset["evaluation"]["niah"]
     niah["additional"] = [{"variant": "single_2", "wording": "second"}]
@@ -156,6 +184,26 @@ def test_states_are_those_of_the_files(paper, tmp_path):
     assert jobs["data/llama32k"].state == "to do", "held-out text is not tokenized yet"
     assert "hwh/380M/gdn_s42" not in waiting(paper, jobs.values())
     assert "hwh/380M/inter_s42" in waiting(paper, jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("left", "state", "share_left"),
+    [
+        ({"metrics.json": '{"steps": 28610}'}, "done", 0.0),
+        ({"metrics.json": '{"steps": 100}'}, "to do", 1.0),
+        ({"metrics.json": ""}, "to do", 1.0),
+        ({"checkpoints/step-00030000/state.json": "{}"}, "to do", 1.0),
+        ({"checkpoints/step-00030000/state.json": "{}", "checkpoints/step-00014305/state.json": "{}"}, None, 0.5),
+    ],
+)
+def test_what_a_training_of_other_steps_left_is_not_counted(paper, tmp_path, left, state, share_left):
+    for name, text in left.items():
+        path = tmp_path / "hwh/380M/gdn_s42" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    job = jobs_of(paper, tmp_path)["hwh/380M/gdn_s42"]
+    assert job.state == (state or "step 14305 of 28610")
+    assert job.hours_left == pytest.approx(share_left * job.hours)
 
 
 def test_targets_choose_their_trainings(paper):

@@ -17,8 +17,12 @@ from hwh_core.memory_estimate import GIB, Card, Training, largest_micro_batch, p
 from hwh_core.scripting import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-# Of the estimate, against the peaks in benchmarks/results/train.json: never lower than the first, seldom at the second.
-LEAST, MOST = -0.05, 0.15
+RESULTS = ROOT / "benchmarks" / "results"
+# Of the estimate, against the peaks in benchmarks/results: never lower than the first, seldom at the second.
+LEAST, MOST = -0.02, 0.15
+# A training that begins records its step before AdamW has its moments, and torch's counter no longer shows what the record
+# keeps when they come: its peak lies lower by them than that of one that goes on from a checkpoint.
+MOMENTS = 8
 SHAPE = {
     "num_layers": 4, "hidden_size": 64, "intermediate_size": 192, "attention_head_dim": 16, "gdn_head_dim": 16,
     "gate": True,
@@ -26,10 +30,10 @@ SHAPE = {
 
 
 def measured() -> list[tuple[str, Training, int]]:
-    """Name, training and peak in bytes of every case of ours that was measured on a card."""
+    """Name, training and peak in bytes, moments included, of every case of ours that was measured on a card."""
     scales = load_preset(ROOT / "config" / "paper.yaml").hwh.scales
     found = []
-    for figure in json.loads((ROOT / "benchmarks" / "results" / "train.json").read_text())["figures"]:
+    for figure in json.loads((RESULTS / "train.json").read_text())["figures"]:
         match = re.fullmatch(r"train\.(\w+?_\d{4,}_(?!hf_|fla_)(\w+))_tokens_per_second", figure["id"])
         peak = figure.get("detail", {}).get("peak_memory_bytes")
         if not match or peak is None:
@@ -40,7 +44,44 @@ def measured() -> list[tuple[str, Training, int]]:
         changes = {"tokens_per_step": tokens, "micro_batch_tokens": None, "steps": 1_000_000}
         training = scales[0].training.model_copy(update=changes)
         shape = ModelShape(**sizes["shape"])
-        found.append((match[1], Training(match[2], shape, sizes["length"], sizes["vocab_size"], training), peak))
+        case = Training(match[2], shape, sizes["length"], sizes["vocab_size"], training)
+        found.append((match[1], case, peak + MOMENTS * case.parameters))
+    return found
+
+
+def of_the_paper(scale: str, architecture: str, tokens_per_step: int, **changes: object) -> Training:
+    """A training with the micro-batches of config/paper.yaml; ``changes`` but ``processes`` are of its recipe."""
+    processes = int(str(changes.pop("processes", 1)))
+    setup = next(one for one in load_preset(ROOT / "config" / "paper.yaml").hwh.scales if one.name == scale)
+    recipe = setup.training.model_copy(update={"tokens_per_step": tokens_per_step, **changes})
+    return Training(architecture, setup.shape, setup.length, 32_000, recipe, processes)
+
+
+def measured_otherwise() -> list[tuple[str, Training, float]]:
+    """Name, training and peak in bytes, moments included, of what was measured with the paper's micro-batches.
+
+    On real text, alone and on two cards, and in trainings that had gone on from a checkpoint.
+    """
+    figures = {
+        figure["id"]: figure
+        for name in ("paper", "parallel", "short_run")
+        for figure in json.loads((RESULTS / f"{name}.json").read_text())["figures"]
+    }
+    found = []
+    for architecture in ("transformer", "gdn", "inter", "hwh_std"):
+        for name, scale in (("380m", "380M"), ("1400m", "1.4B")):
+            case = of_the_paper(scale, architecture, 65_536)
+            peak = figures[f"paper.{name}_{architecture}_peak_gib"]["value"] * GIB + MOMENTS * case.parameters
+            found.append((f"{name}_{architecture}", case, peak))
+    ways = {"alone": {}, "ddp2": {"processes": 2}, "fsdp2": {"processes": 2, "parallel": "fsdp"}}
+    for way, changes in ways.items():
+        peak = figures[f"paper.{way}_tokens_per_second"]["detail"]["peak_memory_bytes"]
+        case = of_the_paper("380M", "hwh_std", 524_288, **changes)
+        found.append((way, case, peak + MOMENTS * case.parameters * case.recorded))
+    for architecture in ("transformer", "hwh_std"):
+        figure = figures[f"short_run.380m_{architecture}_held_out_loss"]
+        training = of_the_paper("380M", architecture, figure["sizes"]["training"]["tokens_per_step"])
+        found.append((f"resumed_{architecture}", training, figure["detail"]["peak_memory_bytes"]))
     return found
 
 
@@ -63,6 +104,19 @@ def test_enough_peaks_were_measured():
 def test_estimate_is_near_the_measured_peak(name, training, peak):
     assert training.compiled
     assert LEAST <= peak_bytes(training) / peak - 1 <= MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "peak"), measured_otherwise(), ids=[name for name, _, _ in measured_otherwise()]
+)
+def test_estimate_is_near_the_peaks_of_the_papers_micro_batches(name, training, peak):
+    assert LEAST <= peak_bytes(training) / peak - 1 <= MOST
+
+
+def test_readme_says_how_far_the_estimate_lies_from_measured_peaks():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    ratios = [peak_bytes(training) / peak - 1 for _, training, peak in (*measured(), *measured_otherwise())]
+    assert f"lies {-min(ratios):.1%} below to {max(ratios):.0%} above the {len(ratios)} peaks measured" in text
 
 
 @pytest.mark.parametrize(
@@ -119,7 +173,7 @@ def test_constants_are_those_of_the_code():
 
 
 def test_standing_memory_of_each_recipe():
-    """With next to no tokens: four float32 a parameter with AdamW, a fifth in data parallelism."""
+    """With next to no tokens: four float32 a parameter with AdamW, a fifth in data parallelism, and what was measured."""
     from hwh_core.architectures import parameter_count
 
     shape = ModelShape(**SHAPE | {"hidden_size": 512, "intermediate_size": 1536})
@@ -127,10 +181,12 @@ def test_standing_memory_of_each_recipe():
     training = Training("transformer", shape, 1, 512, a_training(tokens_per_step=4, micro_batch_tokens=1).training)
     parameters = parameter_count(training.layers, **sizes)
     least = peak_bytes(training) - memory_estimate.WORKSPACE_BYTES
-    assert least == pytest.approx(16 * parameters, rel=0.15)
-    assert least >= 16 * parameters
+    assert least == pytest.approx(24 * parameters, rel=0.15)
+    assert least >= 24 * parameters
     shared = Training("transformer", shape, 1, 512, training.training, processes=2)
-    assert peak_bytes(shared) - peak_bytes(training) == 4 * parameters
+    assert peak_bytes(shared) - peak_bytes(training) == (4 + 20 - 8) * parameters
+    eager = training.training.model_copy(update={"compile": "never"})
+    assert peak_bytes(training) - peak_bytes(Training("transformer", shape, 1, 512, eager)) == 8 * parameters
 
 
 def test_spreading_divides_what_stands():
@@ -147,7 +203,8 @@ def test_spreading_divides_what_stands():
     assert peak_bytes(training("fsdp", 1)) == peak_bytes(training("ddp", 1))
     parameters = parameter_count(training("fsdp", 8).layers, **sizes)
     spread = (16 - 16 / 8) * parameters
-    saved = peak_bytes(training("ddp", 8)) - 4 * parameters - peak_bytes(training("fsdp", 8))
+    beside = (memory_estimate.DDP_BESIDE - memory_estimate.FSDP_BESIDE / 8 + 4) * parameters
+    saved = peak_bytes(training("ddp", 8)) - peak_bytes(training("fsdp", 8)) - beside
     assert 0.8 * spread < saved < spread
 
 
