@@ -10,8 +10,10 @@ difference is too large, and then ends with an error; until its end what is meas
 --task NAME (or articles, niah, all) measures instead how long one task takes with a model of the paper's 380M shape and
 all its rows, articles as many as in the paper preset; needs a CUDA device. All but niah are also held against lm-eval's
 HFLM on the same rows, a part of them. The grid of needles has the paper's 165 lengths and depths, of 50 needles each
-or of --samples-per-cell. Writes benchmarks/results/evaluation_time_<NAME>.json. With all, what is measured stands in
-evaluation_time_all_part.json until its end, and --join A.json B.json makes one of that and of files of single tasks.
+or of --samples-per-cell. With --rows FOLDER it is any task of which the folder has rows, WikiText and retrieval tasks
+too, which the wheel lacks; retrieval tasks are held against nothing. Writes
+benchmarks/results/evaluation_time_<NAME>.json. With all, what is measured stands in evaluation_time_all_part.json until
+its end, and --join A.json B.json makes one of that and of files of single tasks.
 """
 
 from __future__ import annotations
@@ -262,6 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fill", action="store_true", help="only the grids of needles, into evaluation.json")
     parser.add_argument("--task", help="measure the time of this task (articles, niah, all) at 380M instead")
     parser.add_argument("--samples-per-cell", type=_positive, help="needles of each length and depth, with --task")
+    parser.add_argument(
+        "--rows", type=Path, help="folder of rows that the workflow made, in place of those fetched, with --task"
+    )
     parser.add_argument("--architecture", default="hwh_std", help="of the model that --task measures")
     parser.add_argument(
         "--join", nargs="+", type=Path, metavar="PART.json", help="only make evaluation_time_all of results of --task"
@@ -272,6 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.output = output_of(options.output, options.quick)
     if options.samples_per_cell is not None and options.task is None:
         parser.error("--samples-per-cell belongs to --task niah or --task all")
+    if options.rows is not None and options.task is None:
+        parser.error("--rows belongs to --task")
     if options.fill and options.task is not None:
         parser.error("--fill and --task exclude each other")
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = os.environ["TQDM_DISABLE"] = "1"
@@ -293,7 +300,7 @@ def _measure(options: argparse.Namespace) -> None:
 
         join(kind_of(ALL, [task.name for task in preset.evaluation.tasks]), "evaluation", options.join, options.output)
         return
-    rows = rows_folder(preset, options.resources)
+    rows = options.rows or rows_folder(preset, options.resources)
     smollm2 = smollm2_folder(preset, options.resources)
     plan = QUICK if options.quick else FULL
     if options.task is not None:
@@ -301,6 +308,7 @@ def _measure(options: argparse.Namespace) -> None:
 
         command += f" --task {options.task} --architecture {options.architecture}"
         cell = options.samples_per_cell
+        command += "" if options.rows is None else f" --rows {options.rows}"
         command += "" if cell is None else f" --samples-per-cell {cell}"
         tokenizer = AutoTokenizer.from_pretrained(smollm2, trust_remote_code=False)
         record_times(options.task, options.architecture, tokenizer, rows, options.quick, cell, command, options.output)

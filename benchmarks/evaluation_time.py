@@ -70,10 +70,10 @@ def kind_of(name: str, tasks: Sequence[str]) -> Kind:
     """What is joined to one result: of one model, for :data:`ALL` until ``tasks``, articles and grid are there."""
     if name != ALL:
         return Kind(f"evaluation_time_{name}", ALIKE)
-    compared = [*tasks, ARTICLES]
+    compared = [name for name in (*tasks, ARTICLES) if is_compared(name)]
 
     def complete(figures: Sequence[Figure]) -> bool:
-        wanted = {f"{name}_s" for name in (*compared, NIAH)} | {f"{name}_{RATIO}" for name in compared}
+        wanted = {f"{name}_s" for name in (*tasks, ARTICLES, NIAH)} | {f"{name}_{RATIO}" for name in compared}
         return {_id(figures[0]["sizes"], what) for what in wanted} <= {figure["id"] for figure in figures}
 
     return Kind(f"evaluation_time_{ALL}", ALIKE, lambda figures: with_total(figures, compared), complete)
@@ -96,6 +96,13 @@ def record_times(
         kept.add(figures)
     kept.end()
     return kept.figures
+
+
+def is_compared(name: str) -> bool:
+    """Whether lm-eval's wrapper is timed on it too: not on what is generated, whose documents it would cut itself."""
+    from hwh_core.evaluation.rows import TASKS
+
+    return name == ARTICLES or TASKS[name].completion is None
 
 
 def task_names(rows: Path) -> list[str]:
@@ -160,40 +167,44 @@ def articles_of(texts: Sequence[str], config: Any) -> list[dict[str, str]]:
     return [{"id": str(number), "text": text[begin : begin + share]} for number, begin in enumerate(begins)]
 
 
-def _prepared(name: str, rows: Path, evaluation: Any) -> Callable[[int | None], Any]:
-    """The task over so many of its rows, or over all."""
+def _prepared(name: str, rows: Path, evaluation: Any, tokenizer: Any) -> Callable[[int | None], list[Any]]:
+    """The task over so many of its rows, or over all; a retrieval task twice, with documents cut in two ways."""
     from hwh_core.evaluation.documents import perplexity_documents
-    from hwh_core.evaluation.rows import load_task_rows
-    from hwh_core.evaluation.scores import prepare_articles, prepare_rows
+    from hwh_core.evaluation.rows import TASKS, load_task_rows
+    from hwh_core.evaluation.scores import prepare_articles, prepare_completion, prepare_rows
 
+    if name != ARTICLES and TASKS[name].completion is not None:
+        window = evaluation.retrieval.window
+        return lambda count: prepare_completion(load_task_rows(rows, name, count, SEED), tokenizer, window)
     if name != ARTICLES:
-        return lambda count: prepare_rows(load_task_rows(rows, name, count, SEED))
+        return lambda count: [prepare_rows(load_task_rows(rows, name, count, SEED))]
     config = evaluation.held_out_perplexity
     texts = articles_of(prose(rows), config)
     excerpts = perplexity_documents(texts, config.max_documents, config.max_bytes, SEED)
-    return lambda count: prepare_articles(excerpts[:count], len(excerpts))
+    return lambda count: [prepare_articles(excerpts[:count], len(excerpts))]
 
 
 def _task(
     name: str, model: Any, tokenizer: Any, rows: Path, evaluation: Any, quick: bool, architecture: str
 ) -> list[Figure]:
     from hwh_core.evaluation.lm import HwHLM
-    from hwh_core.evaluation.rows import TASKS
     from hwh_core.evaluation.scores import run_task as run_whole_task
 
     window = evaluation.held_out_perplexity.window
     lm = HwHLM(model, tokenizer, batch_tokens=evaluation.batch_tokens, rolling_window=window)
-    prepared = _prepared(name, rows, evaluation)
-    run_whole_task(lm, prepared(QUICK_ROWS))  # warms the kernels
-    task = prepared(QUICK_ROWS if quick else None)
+    prepared = _prepared(name, rows, evaluation, tokenizer)
+    for task in prepared(QUICK_ROWS):  # warms the kernels
+        run_whole_task(lm, task)
+    lm.generated.clear()
+    tasks = prepared(QUICK_ROWS if quick else None)
     begun = time.perf_counter()
-    record = run_whole_task(lm, task)[0]
+    records = [run_whole_task(lm, task)[0] for task in tasks]
     seconds = time.perf_counter() - begun
-    sizes = _sizes(architecture, quick, rows=record["n"], batch_tokens=evaluation.batch_tokens)
-    found = [_figure(name, seconds, sizes, scored_tokens=record["num_tokens"])]
-    if name == ARTICLES or TASKS[name].completion is None:
+    sizes = _sizes(architecture, quick, rows=records[0]["n"], batch_tokens=evaluation.batch_tokens)
+    found = [_figure(name, seconds, sizes, scored_tokens=records[0]["num_tokens"])]
+    if is_compared(name):
         most = QUICK_ROWS if quick else PEER_ARTICLES if name == ARTICLES else PEER_ROWS
-        found.append(against_peer(name, prepared(most), model, tokenizer, sizes))
+        found.append(against_peer(name, prepared(most)[0], model, tokenizer, sizes))
     return found
 
 
@@ -207,7 +218,7 @@ def against_peer(name: str, prepared: Any, model: Any, tokenizer: Any, sizes: di
 
     wrappers = {"ours": ours(model, tokenizer, sizes["batch_tokens"])}
     beginning = wrappers["ours"].prefix_token_id
-    batch_sizes = PEER_ARTICLE_BATCH_SIZES if name == ARTICLES else PEER_BATCH_SIZES
+    batch_sizes = PEER_ARTICLE_BATCH_SIZES if name in (ARTICLES, "wikitext") else PEER_BATCH_SIZES
     wrappers |= {f"hflm_{size}": peer(model, tokenizer, size, beginning) for size in batch_sizes}
     seconds: dict[str, list[float]] = {key: [] for key in wrappers}
     answers = {}

@@ -71,9 +71,10 @@ TARGETS = (
     Target("the same in float64", f"{DIFFERENCE}_to_hflm_float64", "<=", 1e-6),
     Target("log-likelihood of an answer, nats", "eval.smollm2_max_log_likelihood_difference_to_hflm", "<=", 1e-3),
     Target("eight tasks and articles, time of HFLM over ours", "eval.speedup_over_hflm", ">=", 1.5),
+    Target("lm-eval's HFLM over ours at 380M, eight tasks and articles", "eval.380m_speedup_over_hflm", ">=", 1.5),
     *(
-        Target(f"lm-eval's HFLM over ours at 380M, {what}", f"eval.380m_{name}speedup_over_hflm", ">=", None)
-        for what, name in (("eight tasks and articles", ""), ("hellaswag", "hellaswag_"), ("articles", "articles_"))
+        Target(f"lm-eval's HFLM over ours at 380M, {name}", f"eval.380m_{name}_speedup_over_hflm", ">=", None)
+        for name in ("hellaswag", "articles")
     ),
     Target("tokens by which needle prompts fall short of their length, single_2", "niah.fill_error_tokens", "<=", None),
     *(

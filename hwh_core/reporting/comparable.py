@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from .selection import ReportError
+from .task_scores import Column
 
 # Metrics of whole texts, which are cut into windows: another window gives another number.
 WINDOWED_METRICS = ("word_perplexity", "byte_perplexity", "bits_per_byte")
@@ -60,6 +61,42 @@ def raise_if_mixed(rows: pd.DataFrame, same: Same, about: str) -> None:
     held = values_by_model(rows, same.column)
     if len(held) > 1 or (same.recorded and None in held and rows["model"].nunique() > 1):
         raise ReportError(f"{about}: {same.column} is {_listed(held, same.column)}; {same.mend}")
+
+
+def raise_if_tasks_mixed(scores: pd.DataFrame, where: str) -> None:
+    """Raise :class:`ReportError` where models were given a task with other rows, in another version or after another
+    beginning; ``where`` says in the error which models stand together."""
+    for task, rows in scores.groupby("task"):
+        for same in (SAME_ROWS, SAME_VERSION, SAME_BOS):
+            raise_if_mixed(rows, same, f"task {task!r} of {where}")
+
+
+def raise_if_columns_mixed(scores: pd.DataFrame, columns: Iterable[Column], where: str) -> None:
+    """Raise :class:`ReportError` where different tasks would fill one column of several models.
+
+    A model without any of them is not run, which mixes nothing.
+    """
+    for column in columns:
+        held: dict[object, list[str]] = {}
+        for model, rows in scores[scores["metric"] == column.metric].groupby("model", sort=False):
+            task = column.filled_by(rows["task"])
+            if task is not None:
+                held.setdefault(task, []).append(str(model))
+        if len(held) > 1:
+            raise ReportError(
+                f"column {column.title!r} of {where}: the task is {_listed(held, 'task')}; evaluate these models again "
+                "on one of these tasks"
+            )
+
+
+def raise_if_truncated(rows: pd.DataFrame, about: str) -> None:
+    """Raise :class:`ReportError` for a score of which prompts were cut, or that does not say how many were."""
+    held = values_by_model(rows[rows["num_truncated"] != 0], "num_truncated")
+    if held:
+        raise ReportError(
+            f"{about}: num_truncated is {_listed(held, 'num_truncated')}, expected 0; evaluate these models again on "
+            "prompts that fit"
+        )
 
 
 def _listed(held: Mapping[object, list[str]], column: str) -> str:

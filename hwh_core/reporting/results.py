@@ -24,23 +24,24 @@ from ..config import (
 from ..scripting import load_settings
 from . import requirements
 from .comparable import (
-    SAME_BOS,
     SAME_FORM,
     SAME_PROMPTS,
-    SAME_ROWS,
-    SAME_VERSION,
     SAME_WINDOW,
     WINDOWED_METRICS,
+    raise_if_columns_mixed,
     raise_if_mixed,
+    raise_if_tasks_mixed,
+    raise_if_truncated,
 )
 from .selection import ReportError
+from .task_scores import RETRIEVAL, RETRIEVAL_LEFT
 
 # Read as they stand: a version is no number.
 TEXT_COLUMNS = {"rows_sha256": str, "prompts_sha256": str, "task_version": str}
 HEADS_COLUMNS = {"layer", "head", "s_ret", "head_class", "qr", "ld", "rfis_total", "rpd_total"}
 SCORES_COLUMNS = {
-    "scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "rows_sha256", "task_version",
-    "max_length", "add_bos",
+    "scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "num_truncated", "rows_sha256",
+    "task_version", "max_length", "add_bos",
 }  # fmt: skip
 CELLS_COLUMNS = {"scale", "model", "architecture", "seed", "length", "depth", "mean", "stderr", "n"}
 CURVE_COLUMNS = {
@@ -241,21 +242,22 @@ class Results(ResultFolder):
         """Task scores of several models, one below the other; each task was run on the same things in all of them.
 
         Raises :class:`ReportError` when rows or version of a task, or whether texts begin with a beginning token,
-        differ between models or are not recorded, and so for the window of a perplexity of whole texts.
+        differ between models or are not recorded, and so for the window of a perplexity of whole texts; when different
+        tasks would fill one column; and for a score of which prompts were truncated.
         """
         frame = self._hwh(scale, models, "scores.csv", SCORES_COLUMNS)
+        where = f"scale {scale.name!r}"
+        raise_if_tasks_mixed(frame, where)
+        raise_if_columns_mixed(frame, (*RETRIEVAL, *RETRIEVAL_LEFT), where)
         for task, rows in frame.groupby("task"):
-            about = f"task {task!r} of scale {scale.name!r}"
-            raise_if_mixed(rows, SAME_ROWS, about)
-            raise_if_mixed(rows, SAME_VERSION, about)
-            raise_if_mixed(rows, SAME_BOS, about)
-            raise_if_mixed(rows[rows["metric"].isin(WINDOWED_METRICS)], SAME_WINDOW, about)
+            raise_if_truncated(rows, f"task {task!r} of {where}")
+            raise_if_mixed(rows[rows["metric"].isin(WINDOWED_METRICS)], SAME_WINDOW, f"task {task!r} of {where}")
         return frame
 
     def cells(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:
         """Needle grid cells of several models, one below the other.
 
-        Raises :class:`ReportError` when the models were asked other prompts than one another.
+        Raises :class:`ReportError` when the models were asked other prompts than one another, or truncated ones.
         """
         return self._cells(scale, models, "niah_cells.csv")
 
@@ -267,6 +269,8 @@ class Results(ResultFolder):
         frame = self._hwh(scale, models, name, CELLS_COLUMNS)
         for same in (SAME_PROMPTS, SAME_FORM):
             raise_if_mixed(frame, same, f"{name} of scale {scale.name!r}")
+        if "num_truncated" in frame:  # as with checksums, older grids do not record it
+            raise_if_truncated(frame.dropna(subset="num_truncated"), f"{name} of scale {scale.name!r}")
         return frame
 
     def head_influence(self, scale: HwHScale, models: list[HwHModel]) -> pd.DataFrame:

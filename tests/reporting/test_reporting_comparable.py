@@ -95,6 +95,65 @@ def test_needle_grids_on_other_prompts_are_refused(family, checksum, shown, modu
         (made.make if module == "table2" else made.draw)(family)
 
 
+def test_scales_of_one_table_must_have_answered_the_same_rows(tmp_path):
+    preset = presets.preset(scales=[presets.scale(presets.MAIN), presets.scale(presets.MAIN, name="larger")])
+    tree.write_hwh(tmp_path, preset)
+    results, scale = Results(tmp_path, preset), preset.hwh.scales[1]
+    assert len(import_module("hwh_core.reporting.table1").make(results).rows) > 8
+    for model in scale.models:
+        tree.write_scores(tmp_path / "hwh/larger" / model.name, scale, model, rows_sha256="b" * 64)
+    told = r"^task 'arc_challenge' of all scales: rows_sha256 is a{12} for tiny/transformer .*, b{12} for larger/trans"
+    with pytest.raises(ReportError, match=told):
+        import_module("hwh_core.reporting.table1").make(results)
+
+
+@pytest.mark.parametrize("module", ["table2", "table6"])
+def test_one_column_is_one_task(tmp_path, module):
+    preset = presets.preset(scales=[presets.scale(presets.ALL)])
+    tree.write_hwh(tmp_path, preset)
+    results, scale = Results(tmp_path, preset), preset.hwh.scales[0]
+
+    def write(name, *tasks):
+        (model,) = (model for model in scale.models if model.name == name)
+        run = {**tree.TASKS, **dict.fromkeys(tasks, (("contains", 0.2),))}
+        tree.write_scores(tmp_path / "hwh/tiny" / name, scale, model, tasks=run)
+
+    made = import_module(f"hwh_core.reporting.{module}")
+    for model in scale.models:
+        write(model.name, "based_nq_2048", "based_nq_512")
+    assert "NQ is the task based_nq_2048." in made.make(results).notes
+    # One that lacks it is not run; one that has another would stand in the same column.
+    write("hwh_std")
+    assert "NQ is the task based_nq_2048." in made.make(results).notes
+    write("hwh_std", "based_nq_512")
+    told = r"^column 'NQ' of scale 'tiny': the task is .*based_nq_512 for hwh_std[,;] .* one of these tasks"
+    with pytest.raises(ReportError, match=told):
+        made.make(results)
+
+
+@pytest.mark.parametrize(("number", "shown"), [(3, "3"), (None, "not recorded")])
+def test_scores_of_truncated_prompts_are_refused(family, number, shown):
+    path = family.root / "hwh/tiny/gdn/scores.csv"
+    scores = pd.read_csv(path)
+    tree.put_table(path, scores.assign(num_truncated=[0] * (len(scores) - 1) + [number]))
+    told = rf"^task '{scores['task'].iloc[-1]}' of scale 'tiny': num_truncated is {shown} for gdn, expected 0;"
+    with pytest.raises(ReportError, match=told):
+        import_module("hwh_core.reporting.table1").make(family)
+
+
+@pytest.mark.parametrize("module", ["table2", "fig4"])
+def test_needle_grids_of_truncated_prompts_are_refused(family, module):
+    made = import_module(f"hwh_core.reporting.{module}")
+    make = made.make if module == "table2" else made.draw
+    path = family.root / "hwh/tiny/gdn/niah_cells.csv"
+    cells = pd.read_csv(path)
+    tree.put_table(path, cells.assign(num_truncated=0))
+    make(family)
+    tree.put_table(path, cells.assign(num_truncated=[2] + [0] * (len(cells) - 1)))
+    with pytest.raises(ReportError, match=r"^niah_cells\.csv of scale 'tiny': num_truncated is 2 for gdn, expected 0;"):
+        make(family)
+
+
 def test_one_model_alone_mixes_nothing():
     rows = pd.DataFrame({"model": ["a", "a"], "rows_sha256": [None, None]})
     raise_if_mixed(rows, Same("rows_sha256", "evaluate again"), "task 'x'")

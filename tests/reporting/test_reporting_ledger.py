@@ -129,7 +129,7 @@ def test_ledger_files(laptop, tmp_path):
     report = (tmp_path / "claims.md").read_text()
     for entry in records:
         assert f"| {entry.id} |" in report
-    for text in ("What was tried", "FineWeb-Edu", "10,240 tokens", "Figure 8", "SmolLM2-135M-Instruct", "not testable"):
+    for text in ("What was tried", "FineWeb-Edu", "40,960 tokens", "Figure 8", "SmolLM2-135M-Instruct", "not testable"):
         assert text in report
     total = next(line for line in report.splitlines() if line.startswith("| all |"))
     assert sum(int(cell) for cell in total.split("|")[2:-1]) == len(records)

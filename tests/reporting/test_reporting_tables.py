@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from importlib import import_module
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import report_preset as presets
 import report_tree as tree
 
-from hwh_core.config import validate_preset
+from hwh_core.config import NiahGrid, validate_preset
 from hwh_core.reporting import published, task_scores
 from hwh_core.reporting.intervals import wilson
+from hwh_core.reporting.requirements import additional_cells_file
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
 from hwh_core.reporting.table4 import zones
@@ -166,6 +168,23 @@ def test_table_2_averages_the_grid_over_depths(wide):
     assert cells["SWDE"].ours == pytest.approx(30.05, abs=0.01)
     assert cells["DROP"].text == "not run"
     assert cells["Avg retrieval"].text == "not run"
+
+
+def test_the_papers_zeros_of_the_transformer_stand_in_all_of_rulers_tasks_at_4k(tmp_path):
+    preset = presets.preset(scales=[presets.scale(presets.MAIN, claim_scale="1.4B", length=2048)])
+    theirs = NiahGrid(variant="multikey_2", wording="ruler", fill="lm_eval", lengths=(1024, 4096), samples=2)
+    grids = [theirs, NiahGrid(variant="single_2", wording="second", lengths=(4096,))]
+    niah = preset.evaluation.niah.model_copy(update={"additional": grids, "lengths": [1024, 4096]})
+    preset = preset.model_copy(update={"evaluation": preset.evaluation.model_copy(update={"niah": niah})})
+    tree.write_hwh(tmp_path, preset)
+    for cells in tmp_path.glob("hwh/*/*/niah_cells.csv"):
+        for grid in grids:
+            shutil.copyfile(cells, cells.with_name(additional_cells_file(grid)))
+    made = make(Results(tmp_path, preset), 2)
+    stated = {column for column, cell in row(made, "tiny", "Transformer").items() if cell.paper == 0.0}
+    assert stated == {"NIAH-S2 grid @4096", "NIAH-MK2, lm-eval's samples @4096"}
+    assert all(cell.paper is None for cell in row(made, "tiny", "HwH-std").values())
+    assert any("of Table 2." in note for note in made.paper_sources())
 
 
 def test_retrieval_tasks_that_were_not_run_are_named_and_the_two_cuts_stand_side_by_side(wide, tmp_path):
