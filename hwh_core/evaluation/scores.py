@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from .lm import HwHLM
 
-#: Columns of scores.csv. ``num_tokens``: tokens whose probability was read. ``max_length``: the window of a
-#: perplexity, else the longest sequence given to the model, in tokens. ``rows_sha256``: of the rows used, in order.
+#: Columns of scores.csv. ``num_tokens``: tokens whose probability was read; of answers that are generated, those of
+#: their prompts. ``max_length``: the window of a perplexity, else the longest sequence given to the model, in tokens.
+#: ``rows_sha256``: of the rows used, in order.
 COLUMNS = (
     "scale", "model", "architecture", "seed", "task", "metric", "value", "stderr", "n", "num_truncated",
     "num_tokens", "task_version", "rows_sha256", "label", "rows_available", "max_length", "training_length", "add_bos",
@@ -157,7 +158,7 @@ def run_task(lm: HwHLM, prepared: PreparedTask) -> list[dict[str, Any]]:
                 "stderr": metric_stderr(metric, [sample[metric] for sample in samples], value),
                 "n": len(samples),
                 "num_truncated": count.truncated,
-                "num_tokens": count.scored_tokens,
+                "num_tokens": count.scored_tokens or count.input_tokens,
                 "task_version": str(outcome["versions"][prepared.name]),
                 "rows_sha256": prepared.rows_sha256,
                 "label": prepared.label,

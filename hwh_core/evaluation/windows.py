@@ -79,7 +79,12 @@ def cut_row(
     spans = _spans(tokenizer, text)
     ending = ""
     if not question.strip():
-        border = spans[-min(ENDING_TOKENS, room)][0]
+        if room < ENDING_TOKENS:
+            raise EvaluationError(
+                f"the last {ENDING_TOKENS} tokens of the prompt hold an unfinished sentence and stay, but only "
+                f"{max(room, 0)} are left beside the answer; enlarge evaluation.retrieval.window"
+            )
+        border = spans[-ENDING_TOKENS][0]
         text, ending = text[:border], text[border:]
         spans = _spans(tokenizer, text)
     place = answer_place(text, answers)
@@ -90,7 +95,7 @@ def cut_row(
         if len(_spans(tokenizer, prompt(changed))) <= room:
             return changed
     raise EvaluationError(
-        f"question and answer alone do not fit: the prompt without its document takes more than {room} tokens; "
+        f"question and answer alone do not fit: the prompt without its document takes more than {max(room, 0)} tokens; "
         "enlarge evaluation.retrieval.window"
     )
 

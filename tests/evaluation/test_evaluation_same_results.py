@@ -13,7 +13,9 @@ from hwh_core.evaluation.errors import EvaluationError
 from hwh_core.evaluation.inference import generate_greedy, logits_at
 from hwh_core.evaluation.lm import HwHLM
 from hwh_core.evaluation.rows import TASKS, load_task_rows
+from hwh_core.evaluation.scores import prepare_completion, prepare_rows, run_tasks
 from hwh_core.evaluation.tasks import build_task
+from hwh_core.evaluation.windows import windowed
 
 # Spaces at the end of a context go to the continuation; two choices share a context, and one is the whole of another.
 PAIRS = [
@@ -107,6 +109,39 @@ def test_rows_of_a_task_are_made_once(name, rows_folder):
         made = task.config.process_docs(made)
     assert list(docs) == list(made)
     assert len(docs) == len(rows.rows)
+
+
+def test_an_ending_that_a_window_holds_is_kept(rows_folder, tokenizer, prose):
+    """From some 64 tokens on that a prompt may have, which every preset exceeds by far; below, it is refused."""
+    rows = load_task_rows(rows_folder, "swde", 1, 0)
+    rows.rows[0] = {
+        **rows.rows[0],
+        "text": f"{rows.rows[0]['text'].removesuffix('Directed by:')}{prose[0]}\nDirected by:",
+    }
+    prompt = build_task(rows).doc_to_text
+    for cut in ("centred", "left"):
+        for room in (80, 100, 1952):
+            (made,) = windowed(rows, prompt, tokenizer, 48 + room, cut).rows.rows
+            before, after = (tokenizer(prompt(row), add_special_tokens=False).input_ids for row in (rows.rows[0], made))
+            assert after[-48:] == before[-48:]
+            assert len(after) <= room
+        for room, left in ((63, 63), (0, 0), (-40, 0)):
+            with pytest.raises(EvaluationError, match=rf"last 64 tokens of the prompt .* only {left} are left beside"):
+                windowed(rows, prompt, tokenizer, 48 + room, cut)
+
+
+def test_tokens_of_a_score_are_those_that_were_read(tiny_llama, tokenizer, rows_folder):
+    """Of choices those whose probability was read, of generated answers those of the prompts."""
+    identity = {"scale": "tiny", "model": "m", "architecture": "transformer", "seed": 0}
+    choices, written = (load_task_rows(rows_folder, name, None, 0) for name in ("piqa", "swde"))
+    lm = HwHLM(tiny_llama, tokenizer)
+    lm.limit = None
+    tasks = [prepare_rows(choices), *prepare_completion(written, tokenizer, 2000)]
+    table, _ = run_tasks(lm, tasks, identity)
+    found = table.drop_duplicates("metric").set_index("metric")["num_tokens"]
+    assert found["acc"] == lm.counts["piqa"].scored_tokens > 0
+    prompts = [build_task(written).doc_to_text(row) for row in written.rows]
+    assert found["contains"] == sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in prompts)
 
 
 @pytest.mark.parametrize("odd", [1, 3])

@@ -23,7 +23,7 @@ ROOT = Path(ledger.__file__).resolve().parents[2]
 NAMES = ("theta1e4-L256-s0", "theta1e6-L256-s0")
 NEVER = (0.0,) * 7
 BROKEN = (0.0, 0.3, 0.0, 0.0, 0.5, 0.8, 1.0)
-TOKENS = [1024 * step for step in presets.curve_of()["steps"]]
+TOKENS = [4096 * step for step in presets.curve_of()["steps"]]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_bands_and_their_absence_are_marked_where_they_were_measured(curves):
     assert marked(first, "x") == [TOKENS[0], TOKENS[2], TOKENS[3]]
     assert marked(second, "o") == []
     assert marked(second, "x") == TOKENS
-    assert "a band from 5.12k tokens on (none at 3.07k; a first one at 1.02k did not stay)" in " ".join(
+    assert "a band from 20.5k tokens on (none at 12.3k; a first one at 4.1k did not stay)" in " ".join(
         first.get_title().split("\n")
     )
     for axis, theta in ((first, 1e4), (second, 1e6)):
@@ -140,9 +140,9 @@ def test_the_report_says_from_when_on_the_band_is_there_and_that_it_is_ours(curv
     assert "Ours, no claims of the paper" in section
     lines = [line for line in section.splitlines() if line.startswith("- The band")]
     assert len(lines) == 2
-    assert "θ=1e4, L=256, seed 0: a band from 5.12k tokens on (none at 3.07k; a first one at 1.02k did not" in lines[0]
+    assert "θ=1e4, L=256, seed 0: a band from 20.5k tokens on (none at 12.3k; a first one at 4.1k did not" in lines[0]
     assert f"at group {predicted_index(64, 1e4, 256):.1f}" in lines[0]
-    assert "θ=1e6, L=256, seed 0: no band at any of the 7 measured points up to 10.2k tokens" in lines[1]
+    assert "θ=1e6, L=256, seed 0: no band at any of the 7 measured points up to 41k tokens" in lines[1]
     assert "without a band" in lines[1]
     claims = json.loads((curves.root / "claims.json").read_text())
     assert len(claims) == len(ledger.CLAIMS)
