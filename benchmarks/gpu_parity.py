@@ -128,7 +128,7 @@ def sliding_window() -> list[Figure]:
 
 
 def probe() -> list[Figure]:
-    """RFIS and RPD of random heads on the card against the exact float64 reference on the CPU, same float32 angles."""
+    """RFIS and RPD of random heads on the card against the reference form on the CPU, both in float32."""
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(8, 64, 64, generator=generator), torch.randn(2, 512, 64, generator=generator)
     inv_freq = 10000.0 ** (-torch.arange(32, dtype=torch.float32) / 32)

@@ -16,6 +16,7 @@ from torch import nn
 from benchmarks.train_case import RandomLoader, time_steps
 from benchmarks.train_plan import Case
 from hwh_core.architectures import layers_of_shape, parameter_count
+from hwh_core.training.flops import mixing_flops_per_token, model_flops_utilization
 
 PARAMETER_TOLERANCE = 0.01
 OURS = {"fla": "gdn", "hf": "transformer"}
@@ -30,6 +31,13 @@ def our_parameters(case: Case) -> int:
         vocab_size=case.vocab_size,
         tie_embeddings=False,
     )
+
+
+def peer_flops_per_token(case: Case, parameters: int) -> float:
+    """FLOPs a token of a peer with so many parameters, counted as ours are; it mixes tokens as our model does."""
+    products = 6 * (parameters - case.vocab_size * case.shape["hidden_size"])
+    layers = layers_of_shape(case.shape, OURS[case.kind])
+    return products + sum(mixing_flops_per_token(group, case.length) for layer in layers for group in layer)
 
 
 def matched_intermediate_size(case: Case, parameters_at: Callable[[int], int]) -> int:
@@ -153,5 +161,12 @@ def measure_peer(case: Case, variant: str) -> dict[str, Any]:
         return value
 
     result = time_steps(case, step)
-    own = {"parameters": sum(p.numel() for p in parameters), "ours_parameters": our_parameters(case)}
-    return result | own | {"mfu": None, "variant": variant, "compiled": compiled}
+    count = sum(p.numel() for p in parameters)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else None
+    return result | {
+        "parameters": count,
+        "ours_parameters": our_parameters(case),
+        "mfu": model_flops_utilization(peer_flops_per_token(case, count), result["tokens_per_second"], name, 1),
+        "variant": variant,
+        "compiled": compiled,
+    }

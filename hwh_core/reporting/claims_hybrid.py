@@ -1,6 +1,8 @@
 """Claims M1 to M6 (380M) and B1 to B5 (1.4B), and the ranking claims at the scale that was run (``-scaled``).
 
-Lengths scale with the training length L, which is 2K in the paper: 1K is L/2, 4K is 2L, 5.5K is 2.75 L.
+Lengths scale with the training length L, which is 2K in the paper: 1K is L/2, 4K is 2L, 5.5K is 2.75 L. What needles
+alone decide is also tested in a wording of the retrieval mix (``-trained``), where a preset asks for such needles: a
+model that retrieves may know no other wording.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from ..config import HwHScale
+from ..config import HwHScale, NiahGrid, PresetConfig
 from . import requirements, selection, task_scores
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .hybrid_readings import bounded, difference, level, ranked
@@ -28,17 +30,21 @@ ABLE = 90.0
 ABOUT_NOTHING = 10.0
 NOTHING_TO_MATCH = f"neither model answers more than {ABOUT_NOTHING:g}%: equal at about nothing is no match"
 OTHER_GRIDS = "needles in RULER's wording; other prompts, on which models may rank otherwise, are in Table 2"
+TRAINED = "-trained"
+TRAINED_GRID = "needles in a wording of the retrieval mix, with keys, numbers and prose that no model saw"
 
 
 @dataclass(frozen=True)
 class Family:
     """Scores and needle results of all models of one scale but the controls.
 
-    ``read`` counts rows and prompts by architecture and column or length, each once however often a test reads it.
+    ``grid``: needles of one of the additional grids in place of the main one. ``read`` counts rows and prompts by
+    architecture and column or length, each once however often a test reads it.
     """
 
     results: Results
     scale: HwHScale
+    grid: NiahGrid | None = None
     read: dict[tuple[str, str | int], int] = field(default_factory=dict)
 
     @cached_property
@@ -47,7 +53,10 @@ class Family:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        return self.results.cells(self.scale, selection.compared(self.scale))
+        models = selection.compared(self.scale)
+        if self.grid is None:
+            return self.results.cells(self.scale, models)
+        return self.results.additional_cells(self.scale, models, self.grid)
 
     @property
     def length(self) -> int:
@@ -93,8 +102,8 @@ class Family:
         return any(value.value >= ABLE for value in values.values())
 
     def retrieval(self, architecture: str) -> SeedValues:
-        """Mean of the real-world retrieval tasks; where none was run, needles within the training length."""
-        if task_scores.columns_run(self.scores, task_scores.RETRIEVAL):
+        """Mean of the real-world retrieval tasks; where none was run, or in another grid, needles within L."""
+        if self.grid is None and task_scores.columns_run(self.scores, task_scores.RETRIEVAL):
             values = task_scores.retrieval(self.scores, architecture)
             self._count(architecture, "retrieval", values)
             return values
@@ -103,6 +112,8 @@ class Family:
     @property
     def retrieval_note(self) -> str:
         """Which tasks :meth:`retrieval` averages."""
+        if self.grid is not None:
+            return "retrieval: needles within the training length"
         run = [column.title for column in task_scores.columns_run(self.scores, task_scores.RETRIEVAL)]
         if run:
             return f"retrieval: mean of {', '.join(run)}"
@@ -123,13 +134,26 @@ Test = Callable[[Family], tuple[list[Part], str, str]]
 
 
 def other_grids(family: Family) -> str:
-    """Where needles in other prompts stand, for a claim that read some; no verdict rests on these."""
+    """Which needles a claim read, and where those in other prompts stand, on which no verdict of it rests."""
+    if family.grid is not None:
+        return TRAINED_GRID
     read = any(isinstance(what, int) for _, what in family.read)
     return OTHER_GRIDS if read and family.results.preset.evaluation.niah.additional else ""
 
 
-def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, report_only: bool = False):
-    """Run ``test`` on the preset's scale of that kind; not testable without it or without the architectures."""
+def trained_grid(preset: PresetConfig) -> NiahGrid | None:
+    """The additional grid with the needle of Figures 4 and 15 in a wording of the retrieval mix, if there is one."""
+    grids = preset.evaluation.niah.additional
+    return next((grid for grid in grids if (grid.variant, grid.wording) == ("single_2", "trained")), None)
+
+
+def at_scale(
+    claim_scale: str, architectures: tuple[str, ...], test: Test, report_only: bool = False, trained: bool = False
+):
+    """Run ``test`` on the preset's scale of that kind; not testable without it or without the architectures.
+
+    ``trained``: on needles of :func:`trained_grid`.
+    """
 
     def evaluate(results: Results) -> Outcome:
         scales = [scale for scale in results.preset.hwh.scales if scale.claim_scale == claim_scale]
@@ -139,8 +163,10 @@ def at_scale(claim_scale: str, architectures: tuple[str, ...], test: Test, repor
         if not complete:
             missing = sorted(set(architectures) - set(selection.architectures_of(scales[0])))
             return not_testable(f"not trained in scale {scales[0].name}: {', '.join(missing)}")
-        family = Family(results, complete[0])
+        grid = trained_grid(results.preset) if trained else None
+        family = Family(results, complete[0], grid)
         parts, note, file = test(family)
+        file = file if grid is None else requirements.additional_cells_file(grid)
         models = selection.models_of(family.scale, architectures)
         scale = family.scale
         tokens = scale.training.steps * scale.training.tokens_per_step
@@ -216,26 +242,30 @@ def m2(family: Family) -> tuple[list[Part], str, str]:
     return parts, family.retrieval_note, "scores.csv"
 
 
-def m3(family: Family) -> tuple[list[Part], str, str]:
-    """RoPE in place of NoPE full attention."""
+def rope_needles(family: Family) -> tuple[list[Part], str, str]:
+    """Needles beyond the training length with RoPE in place of NoPE full attention."""
     std, rope = (family.at(name, 2) for name in ("hwh_std", "hwh_std_r"))
     able = family.able("hwh_std") and family.able("hwh_std_r")
     half = difference({s: SeedValue(0.5 * v.value, 0.5 * v.stderr, v.n) for s, v in std.items()}, rope)
-    parts = [
-        ranked("needles at 2L: half of HwH-std - HwH-std-r", half, able=able, possible=(-100.0, 50.0)),
-        ranked(
-            "retrieval: HwH-std - HwH-std-r", difference(family.retrieval("hwh_std"), family.retrieval("hwh_std_r"))
-        ),
-    ]
+    label = "needles at 2L: half of HwH-std - HwH-std-r"
+    return [ranked(label, half, able=able, possible=(-100.0, 50.0))], "", "niah_cells.csv"
+
+
+def m3(family: Family) -> tuple[list[Part], str, str]:
+    """RoPE in place of NoPE full attention."""
+    parts, _, file = rope_needles(family)
+    parts.append(
+        ranked("retrieval: HwH-std - HwH-std-r", difference(family.retrieval("hwh_std"), family.retrieval("hwh_std_r")))
+    )
     for column in family.perplexities:
         gap = difference(family.log_perplexity("hwh_std_r", column), family.log_perplexity("hwh_std", column))
         title = f"ln {column.title}: HwH-std-r - HwH-std (not better by 1%)"
         parts.append(ranked(title, gap, margin=0.01, possible=UNLIMITED))
-    return parts, family.retrieval_note, "niah_cells.csv"
+    return parts, family.retrieval_note, file
 
 
-def m4(family: Family) -> tuple[list[Part], str, str]:
-    """Full attention out of the first and last layer, then 1:7 in the outer layers."""
+def allocation_needles(family: Family) -> tuple[list[Part], str, str]:
+    """Needles without full attention in the first and last layer, then with 1:7 in the outer layers."""
     length = family.length
 
     def gap(first: str, second: str, keep: Callable[[int], bool]) -> Interval | None:
@@ -248,15 +278,23 @@ def m4(family: Family) -> tuple[list[Part], str, str]:
                able=family.able("hwh_outer13") and family.able("hwh_uniform13")),
         ranked("needles beyond 2L: outer 1:7 - outer 1:3", outer,
                able=family.able("hwh_std") and family.able("hwh_outer13")),
-        ranked("retrieval: outer 1:7 - outer 1:3",
-               difference(family.retrieval("hwh_std"), family.retrieval("hwh_outer13"))),
     ]  # fmt: skip
+    return parts, "", "niah_cells.csv"
+
+
+def m4(family: Family) -> tuple[list[Part], str, str]:
+    """Full attention out of the first and last layer, then 1:7 in the outer layers."""
+    parts, _, file = allocation_needles(family)
+    parts.append(
+        ranked("retrieval: outer 1:7 - outer 1:3",
+               difference(family.retrieval("hwh_std"), family.retrieval("hwh_outer13")))
+    )  # fmt: skip
     sense = {name: family.commonsense(name) for name in selection.ALLOCATION_ARCHITECTURES}
     for name in ("hwh_uniform13", "hwh_outer13"):
         flat = difference(sense["hwh_std"], sense[name])
         title = f"commonsense: HwH-std - {_title(name)} (± 1 pt)"
         parts.append(bounded(title, flat, -1.0, 1.0, possible=PERCENT_DIFFERENCE))
-    return parts, family.retrieval_note, "niah_cells.csv"
+    return parts, family.retrieval_note, file
 
 
 def m5(family: Family) -> tuple[list[Part], str, str]:
@@ -342,9 +380,10 @@ def b5(family: Family) -> tuple[list[Part], str, str]:
 
 def _pair(
     number: str, statement: str, paper: str | None, tolerance: str, metric: str, needs: tuple[str, ...], test: Test, *,
-    report_only: bool = False, scaled: bool = True,
+    report_only: bool = False, scaled: bool = True, trained: Test | None = None,
 ) -> list[Claim]:  # fmt: skip
-    """The paper's row and, for ranking claims, the row at the scale that was run."""
+    """The paper's row and, for ranking claims, rows at the scale that was run: as it is, and ``trained`` on needles in
+    a wording of the retrieval mix."""
     letter = number[0]
     size = {"M": "380M", "B": "1.4B"}[letter]
     rows = [Claim(number, statement, paper, tolerance, metric, letter, size, at_scale(size, needs, test, report_only))]
@@ -352,6 +391,10 @@ def _pair(
         small = at_scale("scaled", needs, test, report_only)
         text = f"{statement} (at the scale that was run)"
         rows.append(Claim(f"{number}-scaled", text, paper, tolerance, metric, letter, "scaled", small))
+    if trained:
+        there = at_scale("scaled", needs, trained, report_only, trained=True)
+        text = f"{statement} (at the scale that was run; needles alone, in a wording of the retrieval mix)"
+        rows.append(Claim(f"{number}{TRAINED}", text, paper, tolerance, metric, letter, "scaled", there))
     return rows
 
 
@@ -365,23 +408,23 @@ CLAIMS = [
            "Figure 5", "ranking", "difference (points)", ("hwh_std", "hwh_swa"), m2),
     *_pair("M3", "With RoPE full attention retrieval and extrapolation drop sharply, language modelling is not better",
            "Figure 5", "NIAH-S2 at 2L below half of HwH-std; ranking", "difference (points; ln perplexity)",
-           ("hwh_std", "hwh_std_r"), m3),
+           ("hwh_std", "hwh_std_r"), m3, trained=rope_needles),
     *_pair("M4", "No full attention in the first and last layer helps to 4K; outer 1:7 helps beyond 4K and retrieval; "
            "commonsense flat", "Figure 6", "ranking, ±1 point", "difference (points)",
-           selection.ALLOCATION_ARCHITECTURES, m4),
+           selection.ALLOCATION_ARCHITECTURES, m4, trained=allocation_needles),
     *_pair("M5", "Transformer and HwH-std-r are poor at 1K on NIAH-S2 (report only)", "anomalously poor",
-           "none: reported", POINTS, ("transformer", "hwh_std_r"), m5, report_only=True),
+           "none: reported", POINTS, ("transformer", "hwh_std_r"), m5, report_only=True, trained=m5),
     *_pair("M6", "HwH-std matches or exceeds all baselines in retrieval", "matches or exceeds", "ranking, ±1 point",
-           "difference (points)", MAIN_ARCHITECTURES, m6),
+           "difference (points)", MAIN_ARCHITECTURES, m6, trained=m6),
     *_pair("B1", "Transformer: 0 on NIAH at 4K, fine at 1K and 2K", "zero at 4K", "<= 2% at 2L; >= 90% at L/2 and L",
-           POINTS, ("transformer",), b1),
+           POINTS, ("transformer",), b1, trained=b1),
     *_pair("B2", "HwH-std is near perfect through 4K and best beyond", "nearly perfect through 4K",
-           ">= 95% mean over depth through 2L; ranking beyond", POINTS, MAIN_ARCHITECTURES, b2),
+           ">= 95% mean over depth through 2L; ranking beyond", POINTS, MAIN_ARCHITECTURES, b2, trained=b2),
     *_pair("B3", "GDN beyond 2K succeeds only when the needle lies within about 2048 tokens of the end",
            "a training-length window at the end", "near-far gap >= 50 points", "difference of accuracies (points)",
            ("gdn",), b3),
     *_pair("B4", "Inter falls to about 0 beyond 5K", "nearly vanishes beyond 5K", "<= 10% at >= 2.75 L", POINTS,
-           ("inter",), b4),
+           ("inter",), b4, trained=b4),
     *_pair("B5", "HwH-std is best in retrieval, with competitive language modelling", "best overall retrieval",
            "ranking; perplexity within 2% of the best", "difference (points; ln perplexity)", MAIN_ARCHITECTURES, b5),
 ]  # fmt: skip

@@ -47,14 +47,20 @@ SCALE_TITLES = {
 SMOKE_NOTE = "smoke preset: its models are too small to test anything; no claim is read from them"
 
 
+def claims_of(preset: PresetConfig) -> list[Claim]:
+    """The claims of the registry; those about needles in a trained wording where the preset has such needles."""
+    asked = claims_hybrid.trained_grid(preset) is not None
+    return [claim for claim in CLAIMS if asked or not claim.id.endswith(claims_hybrid.TRAINED)]
+
+
 def evaluate(results: Results) -> list[ClaimRecord]:
-    """Test every claim of the registry on the files of ``results``, in the order of the registry.
+    """Test every claim of :func:`claims_of` on the files of ``results``, in the order of the registry.
 
     Raises :class:`hwh_core.reporting.selection.ReportError` when a file of the preset is missing or damaged: a claim is
     not testable only because its models are not part of the preset.
     """
     records = []
-    for claim in CLAIMS:
+    for claim in claims_of(results.preset):
         measured = claim.scale != "N"
         smoke = results.preset.preset == "smoke"
         outcome = not_testable(SMOKE_NOTE) if smoke and measured else claim.evaluate(results)
@@ -188,6 +194,7 @@ def markdown(records: list[ClaimRecord], results: Results) -> str:
         verdicts=VERDICTS,
         scales=SCALE_TITLES,
         preset=results.preset,
+        trained=claims_hybrid.trained_grid(results.preset),
         deviations=deviations(results.preset),
         tried=models_tried(results),
         beyond=[*band_emergence.notes(results), *head_influence.notes(results)],

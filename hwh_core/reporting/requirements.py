@@ -142,9 +142,10 @@ def claims_inputs(preset: PresetConfig) -> list[str]:
     paths += [curve_file(model) for model in preset.controlled.curve_models]
     for model in preset.pretrained.models:
         paths += pretrained_files(model, "probe.npz", "behavior.npz", "heads.csv", "bands.json")
+    trained = [additional_cells_file(grid) for grid in preset.evaluation.niah.additional if grid.wording == "trained"]
     for scale in preset.hwh.scales:
         for model in scale.models:
-            measured = ("scores.csv", "niah.csv", "niah_cells.csv") if model.retrieval_mix else ()
+            measured = ("scores.csv", "niah.csv", "niah_cells.csv", *trained) if model.retrieval_mix else ()
             paths += hwh_files(scale, [model], "metrics.json", *measured)
     scale, probed = selection.probed(preset)
     paths += hwh_files(scale, probed, HEAD_INFLUENCE, ROPE_HEADS) if probed else []

@@ -31,6 +31,7 @@ OF_THE_PAPER = (
 SCALED = {f"C{i}-scaled" for i in (4, 5, 6, 7, 8, 10, 11)} | {
     f"{name}-scaled" for name in ("M1b", "M2", "M3", "M4", "M5", "M6", "B1", "B2", "B3", "B4", "B5")
 }
+IN_TRAINED_WORDING = {f"{name}-trained" for name in ("M3", "M4", "M5", "M6", "B1", "B2", "B4")}
 ON_SMOLLM2 = {f"{name}-smollm2" for name in ("W1", "W2", "W3", "W4", "W5", "W8", "C7", "C8")}
 
 
@@ -41,7 +42,7 @@ def by_id(results: Results) -> dict[str, ClaimRecord]:
 def test_the_registry_holds_every_claim_once():
     ids = [claim.id for claim in ledger.CLAIMS]
     assert len(ids) == len(set(ids))
-    assert set(ids) == OF_THE_PAPER | SCALED | ON_SMOLLM2
+    assert set(ids) == OF_THE_PAPER | SCALED | IN_TRAINED_WORDING | ON_SMOLLM2
 
 
 def test_scaled_and_other_rows_name_their_scale():
@@ -51,7 +52,7 @@ def test_scaled_and_other_rows_name_their_scale():
             assert claim.paper is None
         elif claim.scale in "MB":
             size = {"M": "380M", "B": "1.4B"}[claim.scale]
-            assert claim.claim_scale == ("scaled" if claim.id.endswith("-scaled") else size)
+            assert claim.claim_scale == ("scaled" if claim.id.endswith(("-scaled", "-trained")) else size)
 
 
 def test_numeric_claims_are_all_reproduced():

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import paper, train
-from benchmarks.train_peers import matched_intermediate_size, our_parameters
+from benchmarks.train_peers import matched_intermediate_size, our_parameters, peer_flops_per_token
 from benchmarks.train_plan import full_plan, paper_plan, quick_plan
 from hwh_core.architectures import layers_of_shape
+from hwh_core.training.flops import model_flops_per_token
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,6 +65,17 @@ def test_the_plan_can_be_built_and_names_are_unique():
     for own, _, peer, _ in train.COMPARISONS.values():
         assert own in names
         assert peer is None or peer in names
+
+
+@pytest.mark.parametrize(("peer", "ours"), [("fla_gdn", "gdn"), ("hf_llama", "transformer")])
+def test_a_peer_of_our_size_has_our_flops(peer, ours):
+    """The same counting for peers: parameters without the input embedding, and the mixing of tokens."""
+    case = next(case for case in full_plan() if case.architecture == peer)
+    sizes = {name: case.shape[name] for name in ("hidden_size", "intermediate_size")}
+    wanted = model_flops_per_token(
+        layers_of_shape(case.shape, ours), **sizes, vocab_size=case.vocab_size, length=case.length
+    )
+    assert peer_flops_per_token(case, our_parameters(case)) == pytest.approx(wanted, rel=1e-9)
 
 
 def test_comparisons_and_bounds():
