@@ -246,9 +246,31 @@ def test_models_that_never_retrieve_within_their_length_are_inconclusive(tmp_pat
         return lambda n, depth, distance: 0.0 if architecture == able else 1.0
 
     outcome = outcome_of(hybrids(tmp_path, "1.4B", accuracies=nothing), name)
-    extrapolation = [part for part in outcome.parts if "never reaches 90%" in part.note]
-    assert extrapolation
-    assert all(part.verdict == "inconclusive" for part in extrapolation)
+    assert outcome.verdict == "inconclusive"
+    assert all(part.verdict == "inconclusive" and "never reaches 90%" in part.note for part in outcome.parts)
+
+
+def needles_alone(results: Results) -> Results:
+    """The same without real-world retrieval tasks: retrieval is then needles within the training length."""
+    scale = results.preset.hwh.scales[0]
+    few = {name: metrics for name, metrics in tree.TASKS.items() if name not in ("swde", "fda", "squad_completion")}
+    for model in scale.models:
+        tree.write_scores(results.root / "hwh/tiny" / model.name, scale, model, tasks=few)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("std", "others", "expected"),
+    [(0.0, 0.0, "inconclusive"), (1.0, 1.0, "reproduced"), (0.09, 0.0, "reproduced"), (0.0, 0.09, "not_reproduced")],
+)
+def test_models_that_answer_nothing_do_not_match(tmp_path, std, others, expected):
+    def same(architecture, length):
+        return lambda n, depth, distance: std if architecture == "hwh_std" else others
+
+    results = needles_alone(hybrids(tmp_path, "scaled", accuracies=same))
+    outcome = outcome_of(results, "M6-scaled")
+    assert outcome.verdict == expected
+    assert ("equal at about nothing is no match" in outcome.note) is (expected == "inconclusive")
 
 
 def test_one_seed_decides_no_ranking(tmp_path):
@@ -316,11 +338,7 @@ def test_m5_is_reported_and_never_decided(tmp_path):
 
 
 def test_retrieval_at_small_scale_may_be_needles_within_the_length_and_says_so(tmp_path):
-    results = hybrids(tmp_path, "scaled", names=presets.MAIN)
-    scale = results.preset.hwh.scales[0]
-    few = {name: metrics for name, metrics in tree.TASKS.items() if name not in ("swde", "fda", "squad_completion")}
-    for model in scale.models:
-        tree.write_scores(tmp_path / "hwh/tiny" / model.name, scale, model, tasks=few)
+    results = needles_alone(hybrids(tmp_path, "scaled", names=presets.MAIN))
     assert "needles within the training length" in outcome_of(results, "M6-scaled").note
 
 
