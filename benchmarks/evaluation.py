@@ -308,7 +308,7 @@ def _measure(options: argparse.Namespace) -> None:
 
         command += f" --task {options.task} --architecture {options.architecture}"
         cell = options.samples_per_cell
-        command += "" if options.rows is None else f" --rows {options.rows}"
+        command += "" if options.rows is None else " --rows ROWS"
         command += "" if cell is None else f" --samples-per-cell {cell}"
         tokenizer = AutoTokenizer.from_pretrained(smollm2, trust_remote_code=False)
         record_times(options.task, options.architecture, tokenizer, rows, options.quick, cell, command, options.output)

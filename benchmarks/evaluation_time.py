@@ -201,7 +201,7 @@ def _task(
     records = [run_whole_task(lm, task)[0] for task in tasks]
     seconds = time.perf_counter() - begun
     sizes = _sizes(architecture, quick, rows=records[0]["n"], batch_tokens=evaluation.batch_tokens)
-    found = [_figure(name, seconds, sizes, scored_tokens=records[0]["num_tokens"])]
+    found = [_figure(name, seconds, sizes, num_tokens=records[0]["num_tokens"])]
     if is_compared(name):
         most = QUICK_ROWS if quick else PEER_ARTICLES if name == ARTICLES else PEER_ROWS
         found.append(against_peer(name, prepared(most)[0], model, tokenizer, sizes))
@@ -218,7 +218,8 @@ def against_peer(name: str, prepared: Any, model: Any, tokenizer: Any, sizes: di
 
     wrappers = {"ours": ours(model, tokenizer, sizes["batch_tokens"])}
     beginning = wrappers["ours"].prefix_token_id
-    batch_sizes = PEER_ARTICLE_BATCH_SIZES if name in (ARTICLES, "wikitext") else PEER_BATCH_SIZES
+    whole_texts = "word_perplexity" in prepared.metrics
+    batch_sizes = PEER_ARTICLE_BATCH_SIZES if whole_texts else PEER_BATCH_SIZES
     wrappers |= {f"hflm_{size}": peer(model, tokenizer, size, beginning) for size in batch_sizes}
     seconds: dict[str, list[float]] = {key: [] for key in wrappers}
     answers = {}

@@ -34,7 +34,7 @@ class Figure(TypedDict):
 
     ``against``: what the value is held against, a peer, a bound or a number in the same unit. ``spread``:
     interquartile range, in the unit of ``value``. ``sizes``: sizes of what was measured. ``detail``: anything else
-    that a reader needs to judge it.
+    that a reader needs to judge it. ``date``: where it was measured before the newest of its file.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Figure(TypedDict):
     spread: NotRequired[float]
     sizes: NotRequired[dict[str, Any]]
     detail: NotRequired[Any]
+    date: NotRequired[str]
 
 
 class Timing(NamedTuple):
@@ -207,10 +208,14 @@ def joined(parts: Sequence[tuple[str, Content]], alike: Sequence[str] = (), agai
                 raise UserError(f"{figure['id']} stands in {figures[figure['id']][0]} and in {name}; give it once")
             figures[figure["id"]] = (name, figure)
     commands = dict.fromkeys(command for _, part in parts for command in part["command"].split("; "))
+    dates = {name: part["date"] for name, part in parts}
+    newest = max(dates.values())
     return first | {
-        "date": max(part["date"] for _, part in parts),
+        "date": newest,
         "command": "; ".join(commands),
-        "figures": [figure for _, figure in figures.values()],
+        "figures": [
+            figure if dates[name] == newest else {"date": dates[name]} | figure for name, figure in figures.values()
+        ],
     }
 
 

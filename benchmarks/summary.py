@@ -122,7 +122,7 @@ def table(found: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> str:
         if target.sense == "==":
             bound = f"{number(figure['against'])} by the layers"
         unit = f" {figure['unit']}" if figure["unit"] in ("s", "ms", "MiB", "GiB", "times") else ""
-        where = f"[{result['name']}](results/{result['name']}), {result['card']}, {result['date']}"
+        where = f"[{result['name']}](results/{result['name']}), {result['card']}, {figure.get('date', result['date'])}"
         value = f"{number(figure['value'])}{unit}"
         cells = (target.statement, f"`{target.id}`", bound, value, reached(target, figure), where)
         lines.append(f"| {' | '.join(cells)} |")

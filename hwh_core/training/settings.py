@@ -66,24 +66,12 @@ def parse_settings(values: dict[str, Any]) -> TrainSettings:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise TrainingError(f"--settings: key {key!r} = {first.get('input')!r}: {first['msg']}") from None
-    model, training, length = settings.model, settings.training, settings.model.length
+    model, training = settings.model, settings.training
     layers_of_shape(model.shape.model_dump(), model.architecture, rope_theta=model.rope_theta, qk_norm=model.qk_norm)
-    for key in ("tokens_per_step", "micro_batch_tokens"):
-        tokens = getattr(training, key)
-        if tokens is not None and tokens % length:
-            raise TrainingError(
-                f"training.{key} = {tokens} is no multiple of the length {length}; choose a multiple, since a step "
-                "takes whole sequences"
-            )
-    if training.micro_batch_tokens is not None and training.tokens_per_step % training.micro_batch_tokens:
-        raise TrainingError(
-            f"training.micro_batch_tokens = {training.micro_batch_tokens} does not divide tokens_per_step = "
-            f"{training.tokens_per_step}"
-        )
-    if training.warmup_steps >= training.steps:
-        raise TrainingError(
-            f"training.warmup_steps = {training.warmup_steps} must be smaller than steps = {training.steps}"
-        )
+    try:
+        training.refuse_unfit(model.length, "of the model")
+    except ValueError as error:
+        raise TrainingError(str(error)) from None
     kept = settings.snapshot_steps or []
     if kept != sorted(set(kept)) or (kept and kept[-1] > training.steps):
         raise TrainingError(

@@ -83,6 +83,17 @@ def test_what_does_not_go_with_the_part_is_refused_before_anything_is_measured(t
         Kept(kind("a", "b"), LINE, tmp_path, fresh=False)
 
 
+def test_a_figure_of_another_day_says_so_in_a_joined_result(tmp_path):
+    first, second = (recording.content_of([figure(name)], LINE) for name in "ab")
+    content = recording.joined([("A", first | {"date": "2026-01-02"}), ("B", second | {"date": "2026-01-03"})])
+    assert content["date"] == "2026-01-03"
+    assert [entry.get("date") for entry in content["figures"]] == ["2026-01-02", None]
+    again = recording.joined(
+        [("C", content), ("D", recording.content_of([figure("c")], LINE) | {"date": "2026-01-04"})]
+    )
+    assert [entry.get("date") for entry in again["figures"]] == ["2026-01-02", "2026-01-03", None]
+
+
 def test_groups_of_figures_are_kept_one_by_one(tmp_path):
     def groups():
         yield [figure("a")]

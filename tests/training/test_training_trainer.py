@@ -7,6 +7,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from tiny_training import make_settings
 
 from hwh_core.modeling import build_model
 from hwh_core.training.checkpoint import CheckpointFolder, truncate_log
@@ -44,6 +45,24 @@ class Interrupting:
 
 def die():
     raise MemoryError("killed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"tokens_per_step": LENGTH + 1}, "tokens_per_step = .* is no multiple of the length"),
+        ({"micro_batch_tokens": LENGTH - 1}, "micro_batch_tokens = .* is no multiple of the length"),
+        ({"tokens_per_step": 4 * LENGTH, "micro_batch_tokens": 3 * LENGTH}, "does not divide tokens_per_step"),
+        ({"steps": 3, "warmup_steps": 3}, "warmup_steps = 3 must be smaller than training.steps = 3"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused_and_others_stay_as_they_are(changes, told):
+    with pytest.raises(TrainingError, match=told):
+        parse_settings(make_settings(**changes))
+    values = make_settings(tokens_per_step=4 * LENGTH, micro_batch_tokens=2 * LENGTH, steps=3, warmup_steps=2)
+    parsed = parse_settings(values).model_dump(mode="json")
+    values["training"].pop("optimizer")
+    assert {key: parsed["training"][key] for key in values["training"]} == values["training"]
 
 
 def test_two_halves_with_a_kill_between_equal_one_run_bit_for_bit(settings, loader, tmp_path):
