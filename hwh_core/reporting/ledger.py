@@ -13,11 +13,13 @@ from ..provenance import write_manifest
 from . import (
     band_emergence,
     claims_controlled,
-    claims_hybrid,
+    claims_hybrid_1_4b,
+    claims_hybrid_380m,
     claims_numeric,
     claims_pretrained,
     claims_synthetic,
     head_influence,
+    hybrid_scales,
     requirements,
     selection,
 )
@@ -32,7 +34,8 @@ CLAIMS: list[Claim] = [
     *claims_synthetic.CLAIMS,
     *claims_controlled.CLAIMS,
     *claims_pretrained.CLAIMS,
-    *claims_hybrid.CLAIMS,
+    *claims_hybrid_380m.CLAIMS,
+    *claims_hybrid_1_4b.CLAIMS,
 ]
 DATA_FILES = ("templates/claims.md.jinja",)
 VERDICTS = ("reproduced", "not_reproduced", "inconclusive", "not_testable")
@@ -49,8 +52,8 @@ SMOKE_NOTE = "smoke preset: its models are too small to test anything; no claim 
 
 def claims_of(preset: PresetConfig) -> list[Claim]:
     """The claims of the registry; those about needles in a trained wording where the preset has such needles."""
-    asked = claims_hybrid.trained_grid(preset) is not None
-    return [claim for claim in CLAIMS if asked or not claim.id.endswith(claims_hybrid.TRAINED)]
+    asked = hybrid_scales.trained_grid(preset) is not None
+    return [claim for claim in CLAIMS if asked or not claim.id.endswith(hybrid_scales.TRAINED)]
 
 
 def evaluate(results: Results) -> list[ClaimRecord]:
@@ -194,7 +197,7 @@ def markdown(records: list[ClaimRecord], results: Results) -> str:
         verdicts=VERDICTS,
         scales=SCALE_TITLES,
         preset=results.preset,
-        trained=claims_hybrid.trained_grid(results.preset),
+        trained=hybrid_scales.trained_grid(results.preset),
         deviations=deviations(results.preset),
         tried=models_tried(results),
         beyond=[*band_emergence.notes(results), *head_influence.notes(results)],

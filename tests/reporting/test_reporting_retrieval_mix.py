@@ -15,7 +15,8 @@ import report_preset as presets
 import report_tree as tree
 
 from hwh_core.config import ConfigError, PresetConfig, validate_preset
-from hwh_core.reporting import captions, claims_hybrid, ledger, requirements, selection
+from hwh_core.reporting import captions, ledger, requirements, selection
+from hwh_core.reporting.hybrid_family import Family
 from hwh_core.reporting.results import Results
 from hwh_core.reporting.selection import ReportError
 from hwh_core.reporting.style import draw_and_write, use_style
@@ -67,7 +68,7 @@ def test_controls_are_in_no_comparison():
 
 
 def test_claims_read_the_compared_models_alone(mixed):
-    family = claims_hybrid.Family(mixed, mixed.preset.hwh.scales[0])
+    family = Family(mixed, mixed.preset.hwh.scales[0])
     assert set(family.cells["model"]) == set(family.scores["model"]) == set(presets.ALL)
     assert family.at("transformer", 1.0)[0].value == 100
     files = requirements.claims_inputs(mixed.preset)
