@@ -51,7 +51,7 @@ def draw_onset(
             axis.axvline(onset.step, color=colours[model], linewidth=1.0, linestyle=(3 * number, (1, 5)), zorder=2)
     axis.set_xlim(0, max(row.last_step for rows in estimates.values() for row in rows))
     axis.set_xlabel("step of training (middle of a window)")
-    axis.set_ylabel("nats a digit asked for or repeated\n(negative: copies more; bands and steps: 95%)")
+    axis.set_ylabel("nats a digit asked for or repeated\n(negative: copies more; bands: 95%)")
     axis.set_title(title)
     figure.legend(loc="outside lower center", ncols=2)
     with atomic_write(path) as temporary:

@@ -71,7 +71,7 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     axis.set_axisbelow(True)
     handles, _ = axis.get_legend_handles_labels()
     if any(row["seeds"] > 1 for row in rows):
-        handles.append(plt.Line2D([], [], **SEED, label="one seed"))
+        handles.append(plt.Line2D([], [], **SEED, label="each seed alone"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.suptitle(title_of(title, scale), fontsize=8.5)
     return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "drawn": [model.name for model in models]})
