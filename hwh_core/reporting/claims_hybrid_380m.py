@@ -7,15 +7,13 @@ from dataclasses import replace
 
 from . import task_scores
 from .claim_model import Part
-from .hybrid_family import BASELINES, NEEDLE_ACCURACY, Family
+from .hybrid_family import ABOUT_NOTHING, BASELINES, NEEDLE_ACCURACY, Family
 from .hybrid_readings import bounded, difference, level, ranked
 from .hybrid_scales import claim_rows
 from .intervals import NOT_NEGATIVE, PERCENT, PERCENT_DIFFERENCE, UNLIMITED, Interval
 from .selection import ALLOCATION_ARCHITECTURES, ARCHITECTURE_TITLES, MAIN_ARCHITECTURES
 from .task_scores import SeedValue, SeedValues
 
-# Percent; what claim B4 counts as about nothing.
-ABOUT_NOTHING = 10.0
 NOTHING_TO_MATCH = f"neither model answers more than {ABOUT_NOTHING:g}%: equal at about nothing is no match"
 
 

@@ -20,6 +20,8 @@ from .task_scores import SeedValues
 BASELINES = ("transformer", "gdn", "inter")
 # Percent; a model that answers fewer needles within its training length says nothing about longer prompts.
 ABLE = 90.0
+# Percent; what claim B4 counts as about nothing.
+ABOUT_NOTHING = 10.0
 # The metric of claims about needles alone.
 NEEDLE_ACCURACY = "needle accuracy (%), mean over depth"
 
