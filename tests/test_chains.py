@@ -67,14 +67,15 @@ with SnakemakeApi(OutputSettings(quiet={Quietness.ALL})) as api:
         config_settings=ConfigSettings(configfiles=[root / "config/single_gpu.yaml"]),
     )
     links = [r for r in workflow._workflow.rules if "{controlled" in str(r.output) or "{hwh" in str(r.output)]
-    print(json.dumps([[r.name, r._group, files(r.input, True), files(r.output, False)] for r in links]))
+    print(json.dumps([[r.name, r._group, r.priority, files(r.input, True), files(r.output, False)] for r in links]))
 """
 WEIGHTS = re.compile(r"\.safetensors$|/snapshots$")
 
 
 @pytest.mark.workflow
 def test_every_rule_that_reads_or_writes_weights_is_a_link_of_a_chain(tmp_path):
-    """Its group is that of chains, its weights go, and what it reads beside the model's folder is not told by time."""
+    """Its group is that of chains, it comes before further trainings, its weights go, and what it reads beside the
+    model's folder is not told by time."""
     command = [sys.executable, "-c", RULES, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
@@ -82,9 +83,12 @@ def test_every_rule_that_reads_or_writes_weights_is_a_link_of_a_chain(tmp_path):
     assert {"train_controlled", "probe_controlled", "extract_band", "train_hwh", "evaluate", "evaluate_niah"} <= set(
         rules
     )
-    assert sum(any(WEIGHTS.search(path) for path, _ in inputs) for _, inputs, _ in rules.values()) >= 4
-    for name, (group, inputs, outputs) in rules.items():
+    assert sum(any(WEIGHTS.search(path) for path, _ in inputs) for _, _, inputs, _ in rules.values()) >= 4
+    for name, (group, priority, inputs, outputs) in rules.items():
         assert group == "chain", f"rule {name} lacks `group: CHAIN`"
+        assert priority == (0 if name.startswith("train_") else 1), (
+            f"rule {name}: priority {priority}"
+        )
         for path, flags in inputs:
             own = re.match(r"results/single_gpu/(controlled|hwh)/", path)
             assert own or "ancient" in flags, f"rule {name} reads {path}, which is not given through `compared`"

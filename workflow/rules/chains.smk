@@ -11,6 +11,7 @@ rule record_chain:
         "<logs>/record_chain/{chain}.log",
     benchmark:
         "<benchmarks>/record_chain/{chain}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:

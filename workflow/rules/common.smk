@@ -153,11 +153,15 @@ def given(option, paths):
     return f"{option} {shlex.join(paths)}" if paths else ""
 
 
-# How a step that reads weights of a trained model becomes a link of its chain: it has the group CHAIN, weights that it
-# writes are outputs through `weights`, and inputs that are no files of the chain come through `compared`. That is all:
-# what it writes below the folder of the model belongs to the chain as soon as a figure, a table or the ledger reads it.
-# Jobs of a group that hang together are one submission on a cluster, so a chain is one.
+# How a step that reads weights of a trained model becomes a link of its chain: it has the group CHAIN and, unless it
+# trains, the priority MEASURED_FIRST, weights that it writes are outputs through `weights`, and inputs that are no files
+# of the chain come through `compared`. That is all: what it writes below the folder of the model belongs to the chain as
+# soon as a figure, a table or the ledger reads it. Jobs of a group that hang together are one submission on a cluster,
+# so a chain is one.
 CHAIN = None if PRESET.keep_weights else "chain"
+# Above the 0 of trainings: what is trained is measured before another training begins, so that a machine that is lost
+# takes few models with it that are trained and not measured.
+MEASURED_FIRST = 1
 
 
 def weights(path):

@@ -69,6 +69,7 @@ rule probe_controlled:
         "<logs>/probe_controlled/{controlled}.log",
     benchmark:
         "<benchmarks>/probe_controlled/{controlled}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:
@@ -109,6 +110,7 @@ rule extract_band:
         "<logs>/extract_band/{controlled}.log",
     benchmark:
         "<benchmarks>/extract_band/{controlled}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:
@@ -175,6 +177,7 @@ rule probe_curve:
         "<benchmarks>/probe_curve/{controlled}.tsv"
     wildcard_constraints:
         controlled=one_of(CURVE_MODELS),
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:
@@ -217,6 +220,7 @@ rule extract_curve:
         "<logs>/extract_curve/{controlled}.log",
     benchmark:
         "<benchmarks>/extract_curve/{controlled}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:

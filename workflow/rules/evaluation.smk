@@ -42,6 +42,7 @@ rule evaluate:
         "<logs>/evaluate/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/evaluate/{scale}_{hwh}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:
@@ -123,6 +124,7 @@ rule evaluate_niah:
         "<logs>/evaluate_niah/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/evaluate_niah/{scale}_{hwh}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:

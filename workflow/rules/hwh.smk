@@ -62,6 +62,7 @@ rule probe_hybrid:
         "<logs>/probe_hybrid/{scale}_{hwh}.log",
     benchmark:
         "<benchmarks>/probe_hybrid/{scale}_{hwh}.tsv"
+    priority: MEASURED_FIRST
     group:
         CHAIN
     conda:
