@@ -86,9 +86,7 @@ def test_every_rule_that_reads_or_writes_weights_is_a_link_of_a_chain(tmp_path):
     assert sum(any(WEIGHTS.search(path) for path, _ in inputs) for _, _, inputs, _ in rules.values()) >= 4
     for name, (group, priority, inputs, outputs) in rules.items():
         assert group == "chain", f"rule {name} lacks `group: CHAIN`"
-        assert priority == (0 if name.startswith("train_") else 1), (
-            f"rule {name}: priority {priority}"
-        )
+        assert priority == (0 if name.startswith("train_") else 1), f"rule {name}: priority {priority}"
         for path, flags in inputs:
             own = re.match(r"results/single_gpu/(controlled|hwh)/", path)
             assert own or "ancient" in flags, f"rule {name} reads {path}, which is not given through `compared`"

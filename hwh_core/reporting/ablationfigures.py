@@ -20,14 +20,15 @@ def groups(
     scores: pd.DataFrame, cells: pd.DataFrame, length: int, architecture: str
 ) -> dict[str, task_scores.SeedValues]:
     """The bar groups of one architecture: values by seed, empty where something was not run."""
+    needles = "NIAH-S2\n(RULER's wording)"
     return {
         "commonsense\n(7 tasks)": task_scores.commonsense(scores, architecture, with_lambada=False),
         "real-world\nretrieval": task_scores.retrieval(scores, architecture),
-        f"NIAH-S2\n≤ {length}": task_scores.needle_values(cells, architecture, lambda n: n <= length),
-        f"NIAH-S2\n> {length}, ≤ {2 * length}": task_scores.needle_values(
+        f"{needles}\n≤ {length}": task_scores.needle_values(cells, architecture, lambda n: n <= length),
+        f"{needles}\n> {length}, ≤ {2 * length}": task_scores.needle_values(
             cells, architecture, lambda n: length < n <= 2 * length
         ),
-        f"NIAH-S2\n> {2 * length}": task_scores.needle_values(cells, architecture, lambda n: n > 2 * length),
+        f"{needles}\n> {2 * length}": task_scores.needle_values(cells, architecture, lambda n: n > 2 * length),
     }
 
 
@@ -71,7 +72,7 @@ def bars(results: Results, architectures: tuple[str, ...], title: str) -> Drawin
     axis.set_axisbelow(True)
     handles, _ = axis.get_legend_handles_labels()
     if any(row["seeds"] > 1 for row in rows):
-        handles.append(plt.Line2D([], [], **SEED, label="each seed alone"))
+        handles.append(plt.Line2D([], [], **SEED, label="each seed alone (none: one seed)"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.suptitle(title_of(title, scale), fontsize=8.5)
     return Drawing(figure, pd.DataFrame(rows), {"scale": scale.name, "drawn": [model.name for model in models]})

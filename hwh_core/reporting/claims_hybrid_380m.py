@@ -144,7 +144,7 @@ def m6(family: Family) -> tuple[list[Part], str, str]:
     for name in BASELINES:
         label = f"retrieval: HwH-std - {ARCHITECTURE_TITLES[name]} (margin 1 pt)"
         parts.append(matched(label, ours, family.retrieval(name), margin=1.0))
-    return parts, family.retrieval_note, "scores.csv"
+    return parts, family.retrieval_note, family.retrieval_file
 
 
 CLAIMS = [

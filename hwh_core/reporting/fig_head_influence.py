@@ -48,7 +48,8 @@ def even_shares(bins: list[tuple[int, int]], positions: range, sinks: int) -> np
 def profile_panel(axis: Axes, rows: pd.DataFrame, even: np.ndarray, starts: list[int]) -> None:
     """Influence by distance of every kind of head of one architecture."""
     places = np.arange(len(starts))
-    axis.plot(places, even, color="0.55", linestyle=":", linewidth=1.0)
+    # Above the profiles, which it would hide under where heads read all tokens alike.
+    axis.plot(places, even, color="0.55", linestyle=":", linewidth=1.0, zorder=4)
     for kind in kinds_in(rows):
         own = rows[rows["head_kind"] == kind].set_index("distance_from_tokens").reindex(starts)
         colour, line, _ = LOOKS[kind]

@@ -84,10 +84,10 @@ def _kind_text(heads: pd.DataFrame, architecture: str, kind: str) -> str:
     needle = by_seed(heads, architecture, kind, "needle_share")
     gain = by_seed(heads.assign(gain=heads["needle_share"] - heads["needle_share_if_even"]), architecture, kind, "gain")
     near, median = (level(by_seed(heads, architecture, kind, name)) for name in (LOCAL, "median_distance_tokens"))
-    best = best_by_seed(heads, architecture, kind)
+    best = " and ".join(f"{share:.3f}" for share in best_by_seed(heads, architecture, kind))
     return (
-        f"{KIND_TITLES[kind]}: needle share {_shown(level(needle), SHARE, 3)}, best head of a model "
-        f"{np.mean(best):.3f} (do these heads retrieve, above an even spread: {_answer(level(gain))}), median distance "
+        f"{KIND_TITLES[kind]}: needle share {_shown(level(needle), SHARE, 3)}, best head of each model {best} "
+        f"(do these heads retrieve, above an even spread: {_answer(level(gain))}), median distance "
         f"{_shown(median, NOT_NEGATIVE, 0)} tokens, within {LOCAL_TOKENS} tokens {_shown(near, SHARE, 2)}"
     )
 

@@ -127,6 +127,12 @@ class Family:
             return f"retrieval: mean of {', '.join(run)}"
         return "retrieval: needles within the training length, since no real-world retrieval task was run"
 
+    @property
+    def retrieval_file(self) -> str:
+        """Result file of a model that :meth:`retrieval` reads."""
+        real = self.grid is None and task_scores.columns_run(self.scores, task_scores.RETRIEVAL)
+        return "scores.csv" if real else "niah_cells.csv"
+
     def log_perplexity(self, architecture: str, column: task_scores.Column) -> SeedValues:
         """Natural logarithm of a perplexity, with its error to first order."""
         return {seed: value.logarithm() for seed, value in self.column(architecture, column).items()}

@@ -14,7 +14,10 @@ from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .hybrid_family import Family
 from .results import Results
 
-OTHER_GRIDS = "needles in RULER's wording; other prompts, on which models may rank otherwise, are in Table 2"
+OTHER_GRIDS = (
+    "needles in RULER's wording; other prompts, on which models may rank otherwise, are in the figure of needle "
+    "wordings and, of the paper's four models, in Table 2"
+)
 TRAINED = "-trained"
 TRAINED_GRID = "needles in a wording of the retrieval mix, with keys, numbers and prose that no model saw"
 # Parts of the claim, a note on them, and the result file of a model that is their evidence.

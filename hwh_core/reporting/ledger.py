@@ -155,7 +155,7 @@ def deviations(preset: PresetConfig) -> list[str]:
         if mix := selection.mix_note(scale):
             names = [model.name for model in selection.controls(scale)]
             trained = any(grid.wording == "trained" for grid in preset.evaluation.niah.additional)
-            but = " But needles in a trained wording: Table 2, rows ending in -trained." if trained else ""
+            but = " Those stand in Table 2 and decide the rows ending in -trained." if trained else ""
             lines.append(f"Scale {scale.name}: {mix}.{but} Controls without the mix: {', '.join(names) or 'none'}.")
     if preset.pretrained.models:
         weights, titles = preset.pretrained.probe, [model.title for model in preset.pretrained.models]

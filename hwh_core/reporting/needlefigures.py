@@ -43,7 +43,7 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
             axis.tick_params(labelbottom=True)
     seeds = sorted({sum(model.architecture == name for model in models) for name in names})
     mean = f", mean over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else ""
-    panels.colour_bar(figure, image, axes, f"accuracy (%){mean}\n{metric}", fraction=0.03, aspect=30)
+    panels.colour_bar(figure, image, axes, f"accuracy (%){mean}\n{metric}, RULER's wording", fraction=0.03, aspect=30)
     handles = panels.needle_handles(lengths, scale.length)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     figure.suptitle(title_of(f"{title}, L = {scale.length}", scale), fontsize=8.5)

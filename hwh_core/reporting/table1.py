@@ -30,7 +30,7 @@ def make(results: Results) -> Table:
         for name in MAIN_ARCHITECTURES:
             claim_scale = scale.claim_scale if name in present else "none"
             table.add((scale.name, ARCHITECTURE_TITLES[name]), language_cells(scores, name, claim_scale))
-        table.notes.append(seeds_note(scale))
+        table.notes.append(seeds_note(scale, MAIN_ARCHITECTURES))
     if everything:
         raise_if_tasks_mixed(pd.concat(everything), "all scales")
     run = {scale.claim_scale for scale in results.preset.hwh.scales}

@@ -70,8 +70,8 @@ def make(results: Results) -> Table:
         table.add((scale.name, label), row)
     table.notes = [
         *retrieval_notes(everything),
-        f"NIAH-S2 grid: {niah.metric}, haystack {niah.haystack}, mean over depths {niah.depths}.",
-        seeds_note(scale),
+        f"NIAH-S2 grid: RULER's wording, {niah.metric}, haystack {niah.haystack}, mean over depths {niah.depths}.",
+        seeds_note(scale, MAIN_ARCHITECTURES),
     ]
     if niah.additional:
         table.notes.append(ADDITIONAL_NOTE)

@@ -127,8 +127,8 @@ def make(results: Results) -> Table:
         "Held-out loss in nats a token and its exponential, both of this preset's tokenizer and text. Intervals of "
         "losses are 95% over seeds alone, so that two seeds give wide ones and one gives none; differences are taken "
         "seed by seed, between models that saw the same batches, and are negative where the variant's loss is lower.",
-        f"{grid}: {niah.metric}, haystack {niah.haystack}, mean over depths and over the lengths up to the training "
-        "length L or beyond it; intervals over prompts and seeds.",
+        f"{grid}: RULER's wording, {niah.metric}, haystack {niah.haystack}, mean over depths and over the lengths up "
+        "to the training length L or beyond it; intervals over prompts and seeds.",
         *table.notes,
         *map(seeds_note, scales),
     ]

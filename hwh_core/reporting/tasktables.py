@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from ..config import HwHScale
@@ -9,7 +11,7 @@ from . import task_scores
 from .paper_values import SUMMARY, TABLE_1_VALUES
 from .published import ABLATION_NOTE, HYBRID_NOTE, LANGUAGE_NEAR_380M, RETRIEVAL_LARGE, add_published
 from .results import Results
-from .selection import ARCHITECTURE_TITLES, mix_note, models_of, scale_for
+from .selection import ARCHITECTURE_TITLES, architectures_of, mix_note, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
 
 AVERAGES = ("Avg (8)", "Avg (7)")
@@ -95,13 +97,16 @@ def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
     return {**cells, "Avg retrieval": seeds_cell(complete)}
 
 
-def seeds_note(scale: HwHScale) -> str:
-    """What a scale is, for the notes below a table."""
+def seeds_note(scale: HwHScale, architectures: Sequence[str] | None = None) -> str:
+    """What a scale is, and how many seeds ``architectures`` (all) have in it, for the notes below a table."""
+    names = [name for name in architectures_of(scale) if architectures is None or name in architectures]
+    seeds = ", ".join(f"{ARCHITECTURE_TITLES.get(name, name)} {len(models_of(scale, [name]))}" for name in names)
     tokens = scale.training.steps * scale.training.tokens_per_step
     mix = mix_note(scale)
     return (
         f"Scale {scale.name}: width {scale.shape.hidden_size}, {scale.shape.num_layers} layers, context "
-        f"{scale.length}, {tokens:,} training tokens; claim scale: {scale.claim_scale}."
+        f"{scale.length}, {tokens:,} training tokens; claim scale: {scale.claim_scale}. "
+        f"Seeds: {seeds} (intervals of one seed are too narrow: they leave out how seeds differ)."
         f"{f' {mix}.' if mix else ''}"
     )
 
@@ -114,7 +119,7 @@ def ablation_language(results: Results, number: int, architectures: tuple[str, .
     for name in architectures:
         cells = language_cells(scores, name, scale.claim_scale)
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), cells)
-    table.notes = [*language_notes(table), seeds_note(scale)]
+    table.notes = [*language_notes(table), seeds_note(scale, architectures)]
     add_published(table, LANGUAGE_NEAR_380M)
     table.notes += [ABLATION_NOTE, HYBRID_NOTE]
     table.settings = {"scale": scale.name}
@@ -128,7 +133,7 @@ def ablation_retrieval(results: Results, number: int, architectures: tuple[str, 
     table = Table(number, title, ["scale", "architecture"], retrieval_columns(scores))
     for name in architectures:
         table.add((scale.name, ARCHITECTURE_TITLES.get(name, name)), retrieval_cells(scores, name))
-    table.notes = [*retrieval_notes(scores), seeds_note(scale)]
+    table.notes = [*retrieval_notes(scores), seeds_note(scale, architectures)]
     add_published(table, RETRIEVAL_LARGE)
     table.settings = {"scale": scale.name}
     return table
