@@ -100,7 +100,7 @@ def retrieval_cells(scores: pd.DataFrame, architecture: str) -> dict[str, Cell]:
 def seeds_note(scale: HwHScale, architectures: Sequence[str] | None = None) -> str:
     """What a scale is, and how many seeds ``architectures`` (all) have in it, for the notes below a table."""
     names = [name for name in architectures_of(scale) if architectures is None or name in architectures]
-    seeds = ", ".join(f"{ARCHITECTURE_TITLES.get(name, name)} {len(models_of(scale, [name]))}" for name in names)
+    seeds = ", ".join(f"{len(models_of(scale, [name]))} of {ARCHITECTURE_TITLES.get(name, name)}" for name in names)
     tokens = scale.training.steps * scale.training.tokens_per_step
     mix = mix_note(scale)
     return (
