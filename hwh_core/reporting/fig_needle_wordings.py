@@ -29,6 +29,8 @@ COLUMNS, LEGEND_COLUMNS = 2, 4
 PANEL, LEGEND_LINE, AROUND = 1.75, 0.2, 0.65
 # What the title of a panel says of a wording.
 WORDS = {"second": "in no training text", "trained": "new keys and numbers"}
+# Of the distance of two ticks, what the curves of one may take.
+SPREAD = 0.6
 BORDER = {"color": "0.4", "linestyle": (0, (1, 1)), "linewidth": 0.9}
 
 
@@ -54,8 +56,9 @@ def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_le
     lengths, colours = sorted(table["length"].unique().tolist()), colours_of(architectures)
     for position, name in enumerate(architectures):
         own = table[table["architecture"] == name]
-        # Curves that lie on one another, most often at 0%, stay visible as markers beside each other.
-        shift = (position - (len(architectures) - 1) / 2) * 0.09
+        # Curves that lie on one another, most often at 0%, stay visible as markers beside each other; however many they
+        # are, each is nearer to its own tick than to the border between two.
+        shift = (position - (len(architectures) - 1) / 2) * min(0.09, SPREAD / len(architectures))
         places = np.array([lengths.index(length) for length in own["length"]]) + shift
         errors = np.array([own["percent"] - own["low"], own["high"] - own["percent"]]).clip(min=0)
         axis.errorbar(
