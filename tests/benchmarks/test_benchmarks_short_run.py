@@ -200,7 +200,7 @@ def test_ended_early_it_leaves_no_process_and_no_result(tmp_path, number):
             time.sleep(0.1)
         assert len(running_below(tmp_path)) >= 2
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     if number == signal.SIGKILL:
         time.sleep(0.5)
     else:
