@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 
 from . import task_scores
 from .claim_model import Part
 from .hybrid_family import ABOUT_NOTHING, BASELINES, NEEDLE_ACCURACY, Family
-from .hybrid_readings import bounded, difference, level, ranked
+from .hybrid_readings import bounded, difference, level, paired_seeds, ranked
 from .hybrid_scales import claim_rows
 from .intervals import NOT_NEGATIVE, PERCENT, PERCENT_DIFFERENCE, UNLIMITED, Interval
 from .selection import ALLOCATION_ARCHITECTURES, ARCHITECTURE_TITLES, MAIN_ARCHITECTURES
@@ -27,7 +28,8 @@ def matched(label: str, first: SeedValues, second: SeedValues, margin: float) ->
     part = ranked(label, gap, margin)
     if part.verdict != "reproduced" or gap is None or gap.low > 0:
         return part
-    best = max(level(values).estimate for values in (first, second))
+    seeds = paired_seeds(first, second)
+    best = max(fmean(values[seed].value for seed in seeds) for values in (first, second))
     return part if best > ABOUT_NOTHING else replace(part, verdict="inconclusive", note=NOTHING_TO_MATCH)
 
 

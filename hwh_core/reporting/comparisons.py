@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..config import HwHModel, HwHScale, PresetConfig
 from . import requirements, selection
+from .needle_grids import trained_grid
 from .selection import ReportError, TableId
 
 COMPARISONS = ("variants",)
@@ -32,15 +33,20 @@ def held_against(preset: PresetConfig, scale: HwHScale) -> dict[str, str | None]
 
 
 def side_by_side(preset: PresetConfig, scale: HwHScale) -> list[HwHModel]:
-    """Models of a scale that the table of variants shows: what they are held against, then the variants."""
+    """Models of a scale that the table of variants shows: what they are held against, then the variants.
+
+    A scale that stands in no claim and trains no variant is a variation as a whole (of steps or sizes): all of it.
+    """
     against = held_against(preset, scale)
+    if not against and scale.claim_scale == "none":
+        return selection.models_of(scale, selection.architectures_of(scale))
     return selection.models_of(scale, dict.fromkeys([*filter(None, against.values()), *against]))
 
 
 def missing_for_table(preset: PresetConfig, table: TableId) -> list[str]:
     """What the preset lacks for a table; empty when it can be made. Raises :class:`ReportError` for others."""
     if table in COMPARISONS:
-        has_variants = any(side_by_side(preset, scale) for scale in preset.hwh.scales)
+        has_variants = any(held_against(preset, scale) for scale in preset.hwh.scales)
         return [] if has_variants else ["a trained model of a variant (hwh.architectures)"]
     known = [*selection.TABLE_NUMBERS, *selection.OWN_TABLES, *COMPARISONS]
     if table not in known:
@@ -65,8 +71,10 @@ def table_inputs(preset: PresetConfig, table: TableId) -> list[str]:
     refuse_if_missing(preset, table)
     if table not in COMPARISONS:
         return requirements.table_inputs(preset, table)
+    trained = trained_grid(preset)
+    cells = ["niah_cells.csv", *([requirements.additional_cells_file(trained)] if trained else [])]
     return [
         path
         for scale in preset.hwh.scales
-        for path in requirements.hwh_files(scale, side_by_side(preset, scale), "metrics.json", "niah_cells.csv")
+        for path in requirements.hwh_files(scale, side_by_side(preset, scale), "metrics.json", *cells)
     ]

@@ -1,7 +1,8 @@
-"""Figure of ours: needles answered in every kind of prompt that was asked, by length, one curve an architecture.
+"""Figure of ours: needles answered in every kind of prompt that was asked, by length, one curve a model.
 
 Figures 4 and 15 show one kind. A small model may retrieve in a wording that it was trained on and in no other, or find
-a lone number without its key; with the kinds side by side that is seen.
+a lone number without its key; with the kinds side by side that is seen. Seeds have curves of their own: of two models
+that differ in nothing else one may answer all needles and one none, which no mean tells.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from matplotlib.lines import Line2D
 
 from . import selection, task_scores
 from .captions import title_of
-from .intervals import combine
+from .intervals import NORMAL_95, PERCENT
+from .needle_grids import GRID_TITLES, WORDINGS, grid_title
 from .panels import length_axis, length_label
 from .results import Results
 from .style import LINE_STYLES, MARKERS, TEXT_WIDTH, Drawing, colours_of
-from .table2 import GRID_TITLES, WORDINGS, grid_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLUMNS, LEGEND_COLUMNS = 2, 4
 # Heights in inches: of a panel, of a line of the legend, and of the title with the axis below.
-PANEL, LEGEND_LINE, AROUND = 1.75, 0.2, 0.65
+PANEL, LEGEND_LINE, AROUND = 1.85, 0.2, 0.65
 # What the title of a panel says of a wording.
 WORDS = {"second": "in no training text", "trained": "new keys and numbers"}
 # Of the distance of two ticks, what the curves of one may take.
@@ -35,37 +36,37 @@ BORDER = {"color": "0.4", "linestyle": (0, (1, 1)), "linewidth": 0.9}
 
 
 def curves(cells: pd.DataFrame, architectures: list[str]) -> pd.DataFrame:
-    """Percent of needles answered, mean over depths and seeds, with a 95% interval, by architecture and length."""
+    """Percent of needles answered by architecture, seed and length: mean over depths, 95% interval over prompts."""
     rows = []
     for name in architectures:
         for length in sorted(cells["length"].unique().tolist()):
             values = task_scores.needle_values(cells, name, lambda n, wanted=length: n == wanted)
-            if not values:
-                continue
-            interval = combine([v.value for v in values.values()], [v.stderr for v in values.values()])
-            low, high = max(0.0, interval.low), min(100.0, interval.high)
-            rows.append(
-                {"architecture": name, "length": length, "percent": interval.estimate, "low": low, "high": high,
-                 "seeds": len(values), "n": sum(value.n for value in values.values())}
-            )  # fmt: skip
+            for seed, found in values.items():
+                reach = NORMAL_95 * found.stderr
+                low, high = np.clip([found.value - reach, found.value + reach], *PERCENT).tolist()
+                rows.append(
+                    {"architecture": name, "seed": seed, "length": length, "percent": found.value, "low": low,
+                     "high": high, "n": found.n}
+                )  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_length: int) -> None:
-    """Curves over the lengths of one grid; intervals as thin lines, side by side where curves meet."""
+    """Curves over the lengths of one grid, one a seed, side by side where those of several architectures meet."""
     lengths, colours = sorted(table["length"].unique().tolist()), colours_of(architectures)
     for position, name in enumerate(architectures):
         own = table[table["architecture"] == name]
         # Curves that lie on one another, most often at 0%, stay visible as markers beside each other; however many they
         # are, each is nearer to its own tick than to the border between two.
         shift = (position - (len(architectures) - 1) / 2) * min(0.09, SPREAD / len(architectures))
-        places = np.array([lengths.index(length) for length in own["length"]]) + shift
-        errors = np.array([own["percent"] - own["low"], own["high"] - own["percent"]]).clip(min=0)
-        axis.errorbar(
-            places, own["percent"], yerr=errors, color=colours[name], marker=MARKERS[position % len(MARKERS)],
-            markersize=3.0, linewidth=1.0, linestyle=LINE_STYLES[position % len(LINE_STYLES)],
-            elinewidth=0.6, clip_on=False, label=selection.ARCHITECTURE_TITLES.get(name, name),
-        )  # fmt: skip
+        label = selection.ARCHITECTURE_TITLES.get(name, name)
+        for _, curve in own.groupby("seed"):
+            places = np.array([lengths.index(length) for length in curve["length"]]) + shift
+            axis.plot(
+                places, curve["percent"], color=colours[name], marker=MARKERS[position % len(MARKERS)], markersize=3.0,
+                linewidth=0.9, linestyle=LINE_STYLES[position % len(LINE_STYLES)], clip_on=False, label=label,
+            )  # fmt: skip
+            label = "_"
     axis.set_xticks(range(len(lengths)), [length_label(length) for length in lengths])
     axis.set_ylim(-2, 102)
     within = sum(length <= training_length for length in lengths)
@@ -92,17 +93,18 @@ def draw(results: Results) -> Drawing:
         axis.set_axis_off()
     for position, (axis, (label, table)) in enumerate(zip(axes.flat, tables, strict=False)):
         panel(axis, table, names, scale.length)
-        axis.set_title(f"{label}{told.get(label, '')}", fontsize=8)
+        prompts = sorted(table["n"].unique().tolist())
+        points = f"mean over depths, {' or '.join(map(str, prompts))} prompts a point"
+        axis.set_title(f"{label}{told.get(label, '')}\n{points}", fontsize=7.5)
         if position % columns == 0:
             axis.set_ylabel(f"needles answered\n(%, {niah.metric.replace('_', ' ')})", fontsize=7)
         if position + columns >= len(tables):
             axis.set_xlabel(length_axis(sorted(table["length"].unique().tolist())))
     handles, _ = axes.flat[0].get_legend_handles_labels()
-    handles.append(Line2D([], [], color="0.4", marker="|", markersize=7, linestyle="none", label="95% interval"))
     if any(table["length"].min() <= scale.length < table["length"].max() for _, table in tables):
         handles.append(Line2D([], [], **BORDER, label=f"training length {scale.length} | longer"))
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=7)
-    figure.suptitle(title_of("Needles by kind of prompt, mean over depths (ours)", scale), fontsize=8.5)
+    figure.suptitle(title_of("Needles by kind of prompt, a curve a seed (ours)", scale), fontsize=8.5)
     lines = int(np.ceil(len(handles) / LEGEND_COLUMNS))
     figure.set_figheight(AROUND + PANEL * rows + LEGEND_LINE * lines)
     data = pd.concat([table.assign(grid=label) for label, table in tables], ignore_index=True)

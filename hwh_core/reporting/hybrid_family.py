@@ -109,9 +109,14 @@ class Family:
         self._count(architecture, f"commonsense{' and LAMBADA' * with_lambada}", values)
         return values
 
+    @property
+    def retrieval_columns(self) -> list[task_scores.Column]:
+        """The real-world retrieval tasks that :meth:`retrieval` averages; none in another grid than the main one."""
+        return [] if self.grid is not None else task_scores.columns_run(self.scores, task_scores.RETRIEVAL)
+
     def retrieval(self, architecture: str) -> SeedValues:
         """Mean of the real-world retrieval tasks; where none was run, or in another grid, needles within L."""
-        if self.grid is None and task_scores.columns_run(self.scores, task_scores.RETRIEVAL):
+        if self.retrieval_columns:
             values = task_scores.retrieval(self.scores, architecture)
             self._count(architecture, "retrieval", values)
             return values
@@ -120,18 +125,15 @@ class Family:
     @property
     def retrieval_note(self) -> str:
         """Which tasks :meth:`retrieval` averages."""
-        if self.grid is not None:
-            return "retrieval: needles within the training length"
-        run = [column.title for column in task_scores.columns_run(self.scores, task_scores.RETRIEVAL)]
-        if run:
-            return f"retrieval: mean of {', '.join(run)}"
-        return "retrieval: needles within the training length, since no real-world retrieval task was run"
+        if self.retrieval_columns:
+            return f"retrieval: mean of {', '.join(column.title for column in self.retrieval_columns)}"
+        why = ", since no real-world retrieval task was run" if self.grid is None else ""
+        return f"retrieval: needles within the training length{why}"
 
     @property
     def retrieval_file(self) -> str:
         """Result file of a model that :meth:`retrieval` reads."""
-        real = self.grid is None and task_scores.columns_run(self.scores, task_scores.RETRIEVAL)
-        return "scores.csv" if real else "niah_cells.csv"
+        return "scores.csv" if self.retrieval_columns else "niah_cells.csv"
 
     def log_perplexity(self, architecture: str, column: task_scores.Column) -> SeedValues:
         """Natural logarithm of a perplexity, with its error to first order."""

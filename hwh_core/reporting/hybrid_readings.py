@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
 
 from .claim_model import Part
-from .intervals import PERCENT, PERCENT_DIFFERENCE, Interval, Range, combine, ranking_verdict, verdict
+from .intervals import PERCENT, PERCENT_DIFFERENCE, Interval, Range, Verdict, combine, ranking_verdict, verdict
 from .task_scores import SeedValues
 
 
-def difference(first: SeedValues, second: SeedValues, weight: float = 1.0) -> Interval | None:
-    """first - weight * second, paired by seed; None where they share no seed.
+@dataclass(frozen=True)
+class Difference(Interval):
+    """A difference of two models, paired by seed.
+
+    ``left_out``: for each seed that one of the two alone has, the difference to the mean over seeds of the other. It
+    is in neither estimate nor interval, which pairs make narrow, yet it may speak against what these decide.
+    """
+
+    left_out: tuple[float, ...] = ()
+
+
+def difference(first: SeedValues, second: SeedValues) -> Difference | None:
+    """first - second, paired by seed; None where they share no seed.
 
     Errors over rows are added as if independent, although both models saw the same rows: the interval is conservative.
     """
-    seeds = sorted(set(first) & set(second))
+    seeds = paired_seeds(first, second)
     if not seeds:
         return None
-    values = [first[seed].value - weight * second[seed].value for seed in seeds]
-    errors = [math.hypot(first[seed].stderr, weight * second[seed].stderr) for seed in seeds]
-    return combine(values, errors)
+    values = [first[seed].value - second[seed].value for seed in seeds]
+    errors = [math.hypot(first[seed].stderr, second[seed].stderr) for seed in seeds]
+    of_first, of_second = (fmean(value.value for value in values.values()) for values in (first, second))
+    left_out = [first[seed].value - of_second for seed in sorted(first) if seed not in second]
+    left_out += [of_first - second[seed].value for seed in sorted(second) if seed not in first]
+    paired = combine(values, errors)
+    return Difference(paired.estimate, paired.low, paired.high, paired.n_seeds, tuple(left_out))
+
+
+def paired_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
+    """Seeds that both models were trained with."""
+    return sorted(set(first) & set(second))
 
 
 def level(values: SeedValues) -> Interval | None:
@@ -29,6 +52,18 @@ def level(values: SeedValues) -> Interval | None:
 
 NOT_ABLE = "a model never reaches 90% at half the training length (or at the shortest length of the grid)"
 ONE_SEED = "one seed: the spread over seeds is unknown"
+CONTRADICTED = "seeds that both models have agree, but a seed that one of them alone has lies on the other side"
+
+
+def _decided(found: Verdict, interval: Interval, low: float, high: float) -> tuple[Verdict, str]:
+    """A verdict on [low, high] and a note: none is taken from pairs that a seed without partner contradicts."""
+    if interval.n_seeds < 2:
+        return found, ONE_SEED
+    left_out = interval.left_out if isinstance(interval, Difference) else ()
+    outside, inside = any(not low <= x <= high for x in left_out), any(low < x < high for x in left_out)
+    if (found == "reproduced" and outside) or (found == "not_reproduced" and inside):
+        return "inconclusive", CONTRADICTED
+    return found, ""
 
 
 def ranked(
@@ -47,7 +82,7 @@ def ranked(
     shown = interval.within(possible)
     if not able:
         return Part(label, shown, "inconclusive", NOT_ABLE)
-    return Part(label, shown, ranking_verdict(interval, margin), ONE_SEED if interval.n_seeds < 2 else "")
+    return Part(label, shown, *_decided(ranking_verdict(interval, margin), interval, -margin, math.inf))
 
 
 def bounded(
@@ -59,4 +94,4 @@ def bounded(
     shown = interval.within(possible)
     if not able:
         return Part(label, shown, "inconclusive", NOT_ABLE)
-    return Part(label, shown, verdict(interval, low, high), ONE_SEED if interval.n_seeds < 2 else "")
+    return Part(label, shown, *_decided(verdict(interval, low, high), interval, low, high))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..config import HwHScale, NiahGrid, PresetConfig
+from ..config import HwHScale
 from . import requirements, selection
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
 from .hybrid_family import Family
+from .needle_grids import trained_grid
 from .results import Results
 
 OTHER_GRIDS = (
@@ -22,12 +23,6 @@ TRAINED = "-trained"
 TRAINED_GRID = "needles in a wording of the retrieval mix, with keys, numbers and prose that no model saw"
 # Parts of the claim, a note on them, and the result file of a model that is their evidence.
 Test = Callable[[Family], tuple[list[Part], str, str]]
-
-
-def trained_grid(preset: PresetConfig) -> NiahGrid | None:
-    """The additional grid with the needle of Figures 4 and 15 in a wording of the retrieval mix, if there is one."""
-    grids = preset.evaluation.niah.additional
-    return next((grid for grid in grids if (grid.variant, grid.wording) == ("single_2", "trained")), None)
 
 
 def other_grids(family: Family) -> str:
@@ -87,10 +82,10 @@ def claim_rows(
     rows = [Claim(number, statement, paper, tolerance, metric, letter, size, at_scale(size, needs, test, report_only))]
     if scaled:
         small = at_scale("scaled", needs, test, report_only)
-        text = f"{statement} (at the scale that was run)"
+        text = f"{statement} [at the scale that was run]"
         rows.append(Claim(f"{number}-scaled", text, paper, tolerance, metric, letter, "scaled", small))
     if trained:
         there = at_scale("scaled", needs, trained, report_only, trained=True)
-        text = f"{statement} (at the scale that was run; needles alone, in a wording of the retrieval mix)"
+        text = f"{statement} [at the scale that was run; needles alone, in a wording of the retrieval mix]"
         rows.append(Claim(f"{number}{TRAINED}", text, paper, tolerance, metric, letter, "scaled", there))
     return rows

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from ..config import NiahConfig, NiahGrid
+from ..config import NiahConfig
 from . import task_scores
+from .needle_grids import additional_note, grid_title
 from .paper_values import SUMMARY
 from .published import NEEDLE_NOTE, RETRIEVAL_LARGE, RULER_NOTE, add_published
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, MAIN_ARCHITECTURES, controls, models_of, scale_for
 from .tables import Cell, Table, seeds_cell
 from .tasktables import retrieval_cells, retrieval_columns, retrieval_notes, seeds_note
-
-GRID_TITLES = {
-    "single_1": "NIAH-S1", "single_2": "NIAH-S2", "single_3": "NIAH-S3", "multikey_1": "NIAH-MK1",
-    "multikey_2": "NIAH-MK2", "multikey_3": "NIAH-MK3", "multivalue": "NIAH-MV", "multiquery": "NIAH-MQ",
-}  # fmt: skip
-WORDINGS = {"ruler": "RULER wording", "second": "second wording", "trained": "trained wording"}
-ADDITIONAL_NOTE = (
-    "Other needle tasks are RULER's (S: one needle, MK: needles with other keys beside it, MV: four values of one key, "
-    "MQ: four keys); second wording: one that stands in no training text; trained wording: one of the retrieval mix, "
-    "the exception to its disjoint wordings, with keys, numbers and prose that no model saw; lm-eval's samples: its "
-    "own prompts, shorter than the length they are named by. All lengths are in niah_*_cells.csv of each model."
-)
-
-
-def grid_title(grid: NiahGrid) -> str:
-    """How a column names an additional grid."""
-    how = "lm-eval's samples" if grid.fill == "lm_eval" else WORDINGS[grid.wording]
-    return f"{GRID_TITLES[grid.variant]}, {how}"
 
 
 def make(results: Results) -> Table:
@@ -74,7 +57,7 @@ def make(results: Results) -> Table:
         seeds_note(scale, MAIN_ARCHITECTURES),
     ]
     if niah.additional:
-        table.notes.append(ADDITIONAL_NOTE)
+        table.notes.append(additional_note(niah.additional))
     add_published(table, RETRIEVAL_LARGE)
     table.notes += [NEEDLE_NOTE, RULER_NOTE]
     table.settings = {"scale": scale.name}

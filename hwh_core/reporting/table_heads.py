@@ -106,7 +106,11 @@ def make(results: Results) -> Table:
     table.notes = [
         "Limits in a statistic's name are those of the claim; this table gives numbers, verdicts stand in the ledger.",
         "Intervals are over samples; of W6 and W8 over heads; of B.5 they are quartiles over heads.",
-        "W6: the two layers that hold most of the top 5% QR heads. W9 by chance: the same after the layers of one "
-        "model were shuffled, since ranks within a layer correlate by themselves.",
+        "W6: the two layers that hold most of the top 5% QR heads.",
     ]
+    if len(models) > 1:
+        table.notes.append(
+            "W9 by chance: the same after the layers of one model were shuffled, since ranks within a layer correlate "
+            "by themselves."
+        )
     return table

@@ -10,9 +10,9 @@ import numpy as np
 from ..config import HwHModel, HwHScale
 from . import comparisons, task_scores
 from .intervals import Interval, combine
+from .needle_grids import GRID_TITLES, additional_note, grid_title, trained_grid
 from .results import Results
 from .selection import ARCHITECTURE_TITLES, ReportError, models_of
-from .table2 import GRID_TITLES
 from .tables import Cell, Table, seeds_cell
 from .tasktables import seeds_note
 
@@ -97,17 +97,27 @@ def loss_cells(own: dict[int, float], other: dict[int, float] | None) -> dict[st
 
 
 def make(results: Results) -> Table:
-    """One row an architecture of every scale that trains variants: what they are held against, then these."""
+    """One row an architecture: in scales with variants what they are held against, then these; others as wholes."""
     preset = results.preset
-    bases, grid = comparisons.bases_of(preset), GRID_TITLES[preset.evaluation.niah.variant]
-    within, beyond = f"{grid} up to L (%)", f"{grid} beyond L (%)"
-    columns = [PARAMETERS, LOSS, SPREAD, PERPLEXITY, DIFFERENCE, within, beyond]
+    bases, trained = comparisons.bases_of(preset), trained_grid(preset)
+    grid = GRID_TITLES[preset.evaluation.niah.variant]
+    titles = {None: grid} if trained is None else {None: grid, trained: grid_title(trained)}
+    needle_columns = {
+        f"{title} {words} (%)": (which, longer)
+        for which, title in titles.items()
+        for words, longer in (("up to L", False), ("beyond L", True))
+    }
+    columns = [PARAMETERS, LOSS, SPREAD, PERPLEXITY, DIFFERENCE, *needle_columns]
     table = Table("variants", "Variants side by side", ["scale", "architecture", "base", "held against"], columns)
     scales = [scale for scale in preset.hwh.scales if comparisons.side_by_side(preset, scale)]
     for scale in scales:
         models = comparisons.side_by_side(preset, scale)
         raise_if_unlike(results, scale, models)
-        against, needles = comparisons.held_against(preset, scale), results.cells(scale, models)
+        against = comparisons.held_against(preset, scale)
+        cells_of = {
+            which: results.cells(scale, models) if which is None else results.additional_cells(scale, models, which)
+            for which in titles
+        }
         by_name = {name: models_of(scale, [name]) for name in dict.fromkeys(model.architecture for model in models)}
         losses = {name: losses_of(results, scale, group) for name, group in by_name.items()}
         for name, group in by_name.items():
@@ -116,12 +126,15 @@ def make(results: Results) -> Table:
             cells[PARAMETERS] = Cell(
                 metrics_of(results, scale, group[0])["parameters"] / 1e6, n_seeds=len(group), digits=3
             )
-            for column, longer in ((within, False), (beyond, True)):
-                found = task_scores.needle_values(needles, name, lambda n, s=scale, far=longer: (n > s.length) == far)
+            for column, (which, longer) in needle_columns.items():
+                found = task_scores.needle_values(
+                    cells_of[which], name, lambda n, s=scale, far=longer: (n > s.length) == far
+                )
                 cells[column] = seeds_cell(found, digits=1)
             labels = [ARCHITECTURE_TITLES.get(each, each) if each else "-" for each in (name, bases.get(name), other)]
             table.add((scale.name, *labels), cells)
         table.notes += _odd_ones(scale, against, bases)
+        table.notes += _differences(scale, scales[0])
     niah = preset.evaluation.niah
     table.notes = [
         "Held-out loss in nats a token and its exponential, both of this preset's tokenizer and text. Intervals of "
@@ -129,12 +142,38 @@ def make(results: Results) -> Table:
         "seed by seed, between models that saw the same batches, and are negative where the variant's loss is lower.",
         f"{grid}: RULER's wording, {niah.metric}, haystack {niah.haystack}, mean over depths and over the lengths up "
         "to the training length L or beyond it; intervals over prompts and seeds.",
+        *([additional_note([trained])] if trained else []),
         *table.notes,
         *map(seeds_note, scales),
     ]
     # Under no key of a preset: `hwh verify` holds settings of these names against it.
     table.settings = {"shown_scales": [scale.name for scale in scales]}
     return table
+
+
+def _settings(scale: HwHScale) -> dict[str, Any]:
+    """Settings of a scale that decide what its models are and see, by dotted key; not which they are."""
+    found: dict[str, Any] = {}
+
+    def collect(value: Any, key: str) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                collect(inner, f"{key}.{name}" if key else name)
+        else:
+            found[key] = value
+
+    collect(scale.model_dump(mode="json", exclude={"name", "claim_scale", "models"}), "")
+    return found
+
+
+def _differences(scale: HwHScale, first: HwHScale) -> list[str]:
+    """A note on what a scale has otherwise than the first of the table; none for that one itself."""
+    own, other = _settings(scale), _settings(first)
+    keys = [key for key in dict.fromkeys([*own, *other]) if own.get(key) != other.get(key)]
+    if not keys:
+        return []
+    told = ", ".join(f"{key} {own.get(key)} (there {other.get(key)})" for key in keys)
+    return [f"Scale {scale.name} differs from scale {first.name} in: {told}."]
 
 
 def _odd_ones(scale: HwHScale, against: dict[str, str | None], bases: dict[str, str]) -> list[str]:

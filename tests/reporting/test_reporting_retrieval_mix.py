@@ -209,6 +209,9 @@ def test_a_figure_shows_all_kinds_of_prompts_side_by_side(mixed, tmp_path):
         "NIAH-MK1, RULER wording": [50, 50],
         "NIAH-S2, second wording": [50, 50],
     }
+    seeds = {(model.architecture, model.seed) for model in selection.compared(mixed.preset.hwh.scales[0])}
+    assert set(data[["architecture", "seed"]].itertuples(index=False, name=None)) == seeds, "a curve each"
+    assert not data.duplicated(["grid", "architecture", "seed", "length"]).any()
     assert (data["low"] <= data["percent"]).all()
     assert (data["percent"] <= data["high"]).all()
     assert data["high"].max() <= 100

@@ -95,6 +95,33 @@ def test_a_variant_without_anything_to_hold_against_has_no_difference(tmp_path):
     assert any(note.endswith("it is held against nothing.") for note in table.notes)
 
 
+def test_a_scale_that_is_a_variation_as_a_whole_follows_and_says_how_it_differs(tmp_path):
+    """Needles of the retrieval mix are shown as well; a scale of a claim without variants has tables of its own."""
+    data = with_variants(["hwh_std", "own"], seeds=1).model_dump(mode="json")
+    longer, claimed = presets.scale(["hwh_std"], "none", name="longer"), presets.scale(["hwh_std"], "380M")
+    longer["training"] |= {"steps": 2 * longer["training"]["steps"]}
+    longer["shape"] |= {"gdn_head_dim": 8}
+    data["hwh"]["scales"] += [longer, claimed | {"name": "claimed"}]
+    data["evaluation"]["niah"]["additional"] = [{"variant": "single_2", "wording": "trained"}]
+    preset = validate_preset(data, "imagined preset")
+    results = written(tmp_path, preset)
+    for scale in preset.hwh.scales:
+        for model in scale.models:
+            folder = tmp_path / "hwh" / scale.name / model.name
+            (folder / "niah_single_2_trained_cells.csv").write_bytes((folder / "niah_cells.csv").read_bytes())
+    table = make(results)
+    assert [labels[:2] for labels, _ in table.rows] == [("tiny", "HwH-std"), ("tiny", "own"), ("longer", "HwH-std")]
+    _, cells = table.rows[-1]
+    assert cells["loss difference, paired"].ours == "-"
+    assert cells["NIAH-S2, trained wording beyond L (%)"].ours == 100
+    steps = longer["training"]["steps"]
+    (note,) = [note for note in table.notes if note.startswith("Scale longer differs from scale tiny in: ")]
+    assert note.endswith(f"shape.gdn_head_dim 8 (there 16), training.steps {steps} (there {steps // 2}).")
+    inputs = comparisons.table_inputs(preset, "variants")
+    assert {path.relative_to(tmp_path).as_posix() for path in results.used} == set(inputs)
+    assert set(inputs) <= set(requirements.claims_inputs(preset))
+
+
 def test_the_table_reads_what_the_workflow_gives_it_and_nothing_that_the_ledger_does_not(tmp_path):
     preset = with_variants(["transformer", "hwh_std", "own"])
     results = written(tmp_path, preset)
