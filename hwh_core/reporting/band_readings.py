@@ -13,12 +13,22 @@ import numpy as np
 
 from . import requirements, selection
 from .claim_model import Part
-from .intervals import UNLIMITED, Interval, Range, combine, stderr_of, verdict
+from .intervals import (
+    CONTRADICTED,
+    UNLIMITED,
+    Interval,
+    Pairs,
+    Range,
+    Reading,
+    combine,
+    contradicted,
+    stderr_of,
+    verdict,
+)
 from .results import Results
 from .selection import PAPER_LENGTH, Condition
 
 HEAD_DIM = 64
-Reading = tuple[float, float]
 
 
 def conditions_of(results: Results, scaled: bool, qk_norm: bool = True) -> list[Condition]:
@@ -132,30 +142,26 @@ def peaks_by_seed(results: Results, condition: Condition) -> dict[int, Reading]:
     return found
 
 
-def paired(first: dict[int, Reading], second: dict[int, Reading]) -> list[Reading]:
-    """Differences first - second over the seeds that both have."""
-    return [
-        (first[seed][0] - second[seed][0], math.hypot(first[seed][1], second[seed][1]))
-        for seed in sorted(set(first) & set(second))
-    ]
-
-
 def paired_part(
     label: str,
     results: Results,
     pair: tuple[Condition, Condition],
-    values: list[Reading],
+    pairs: Pairs,
+    low: float = -np.inf,
+    high: float = np.inf,
     *,
     possible: Range = UNLIMITED,
-    **limits,
 ) -> Part:
     """A part about differences between two conditions, paired by seed; ``possible`` as in :func:`band_part`."""
     complete = all(all(passed(bands_of(results, condition))) for condition in pair)
-    if not values:
+    if not pairs.values:
         return Part(label, None, "inconclusive", "no seed has a band above the null in both conditions")
-    interval = combined(values)
+    interval = combined(pairs.values)
     if not complete:
         note = "not every seed has a band above the null at initialisation"
         return Part(label, interval.within(possible), "inconclusive", note)
-    note = "one pair of seeds: the spread over seeds is unknown" if len(values) == 1 else ""
-    return Part(label, interval.within(possible), verdict(interval, **limits), note)
+    shown, decided = interval.within(possible), verdict(interval, low, high)
+    if contradicted(decided, pairs.left_out, low, high):
+        return Part(label, shown, "inconclusive", CONTRADICTED)
+    note = "one pair of seeds: the spread over seeds is unknown" if len(pairs.values) == 1 else ""
+    return Part(label, shown, decided, note)

@@ -22,7 +22,6 @@ from .band_readings import (
     conditions_of,
     evidence_of,
     groups_of,
-    paired,
     paired_part,
     peak_of,
     peaks_by_seed,
@@ -32,7 +31,7 @@ from .band_readings import (
     what_is_missing,
 )
 from .claim_model import Claim, Outcome, Part, from_parts, not_testable
-from .intervals import NOT_NEGATIVE, Interval, Range, combine, verdict, wilson
+from .intervals import NOT_NEGATIVE, Interval, Range, combine, paired, verdict, wilson
 from .results import Results
 from .selection import PAPER_LENGTH, Condition
 from .texts import theta_text

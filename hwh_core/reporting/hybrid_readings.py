@@ -5,20 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import fmean
 
 from .claim_model import Part
-from .intervals import PERCENT, PERCENT_DIFFERENCE, Interval, Range, Verdict, combine, ranking_verdict, verdict
+from .intervals import (
+    CONTRADICTED,
+    PERCENT,
+    PERCENT_DIFFERENCE,
+    Interval,
+    Range,
+    Verdict,
+    combine,
+    contradicted,
+    paired,
+    ranking_verdict,
+    verdict,
+)
 from .task_scores import SeedValues
 
 
 @dataclass(frozen=True)
 class Difference(Interval):
-    """A difference of two models, paired by seed.
-
-    ``left_out``: for each seed that one of the two alone has, the difference to the mean over seeds of the other. It
-    is in neither estimate nor interval, which pairs make narrow, yet it may speak against what these decide.
-    """
+    """A difference of two models over the seeds that both have; ``left_out`` as in :class:`.intervals.Pairs`."""
 
     left_out: tuple[float, ...] = ()
 
@@ -28,16 +35,12 @@ def difference(first: SeedValues, second: SeedValues) -> Difference | None:
 
     Errors over rows are added as if independent, although both models saw the same rows: the interval is conservative.
     """
-    seeds = paired_seeds(first, second)
-    if not seeds:
+    readings = ({seed: (value.value, value.stderr) for seed, value in values.items()} for values in (first, second))
+    pairs = paired(*readings)
+    if not pairs.values:
         return None
-    values = [first[seed].value - second[seed].value for seed in seeds]
-    errors = [math.hypot(first[seed].stderr, second[seed].stderr) for seed in seeds]
-    of_first, of_second = (fmean(value.value for value in values.values()) for values in (first, second))
-    left_out = [first[seed].value - of_second for seed in sorted(first) if seed not in second]
-    left_out += [of_first - second[seed].value for seed in sorted(second) if seed not in first]
-    paired = combine(values, errors)
-    return Difference(paired.estimate, paired.low, paired.high, paired.n_seeds, tuple(left_out))
+    found = combine([value for value, _ in pairs.values], [error for _, error in pairs.values])
+    return Difference(found.estimate, found.low, found.high, found.n_seeds, pairs.left_out)
 
 
 def paired_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
@@ -52,7 +55,6 @@ def level(values: SeedValues) -> Interval | None:
 
 NOT_ABLE = "a model never reaches 90% at half the training length (or at the shortest length of the grid)"
 ONE_SEED = "one seed: the spread over seeds is unknown"
-CONTRADICTED = "seeds that both models have agree, but a seed that one of them alone has lies on the other side"
 
 
 def _decided(found: Verdict, interval: Interval, low: float, high: float) -> tuple[Verdict, str]:
@@ -60,10 +62,7 @@ def _decided(found: Verdict, interval: Interval, low: float, high: float) -> tup
     if interval.n_seeds < 2:
         return found, ONE_SEED
     left_out = interval.left_out if isinstance(interval, Difference) else ()
-    outside, inside = any(not low <= x <= high for x in left_out), any(low < x < high for x in left_out)
-    if (found == "reproduced" and outside) or (found == "not_reproduced" and inside):
-        return "inconclusive", CONTRADICTED
-    return found, ""
+    return ("inconclusive", CONTRADICTED) if contradicted(found, left_out, low, high) else (found, "")
 
 
 def ranked(

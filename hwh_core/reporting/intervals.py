@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -17,6 +19,9 @@ UNLIMITED: Range = (-np.inf, np.inf)
 NOT_NEGATIVE: Range = (0.0, np.inf)
 PERCENT: Range = (0.0, 100.0)
 PERCENT_DIFFERENCE: Range = (-100.0, 100.0)
+# A value and its standard error over samples.
+Reading = tuple[float, float]
+CONTRADICTED = "seeds that both models have agree, but a seed that one of them alone has lies on the other side"
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,38 @@ def combine(values: Sequence[float], sample_errors: Sequence[float]) -> Interval
     half = float(np.hypot(seeds, sampling))
     mean = float(values.mean())
     return Interval(mean, mean - half, mean + half, k)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Differences of two models: ``values`` of the seeds that both have, and what the other seeds say.
+
+    ``left_out``: for each seed that one of the two alone has, the difference to the mean over seeds of the other. It
+    is in no interval, which pairs make narrow, yet it may speak against what these decide.
+    """
+
+    values: list[Reading]
+    left_out: tuple[float, ...] = ()
+
+
+def paired(first: Mapping[int, Reading], second: Mapping[int, Reading]) -> Pairs:
+    """first - second by seed. Errors are added as if the samples of both were drawn anew."""
+    values = [
+        (first[seed][0] - second[seed][0], math.hypot(first[seed][1], second[seed][1]))
+        for seed in sorted(set(first) & set(second))
+    ]
+    if not (first and second):
+        return Pairs(values)
+    of_first, of_second = (fmean(value for value, _ in readings.values()) for readings in (first, second))
+    left_out = [first[seed][0] - of_second for seed in sorted(first) if seed not in second]
+    left_out += [of_first - second[seed][0] for seed in sorted(second) if seed not in first]
+    return Pairs(values, tuple(left_out))
+
+
+def contradicted(found: Verdict, left_out: Sequence[float], low: float, high: float) -> bool:
+    """Whether a difference of a seed without partner lies on the other side of what pairs decided of [low, high]."""
+    outside, inside = any(not low <= x <= high for x in left_out), any(low < x < high for x in left_out)
+    return (found == "reproduced" and outside) or (found == "not_reproduced" and inside)
 
 
 def wilson(successes: float, n: int) -> tuple[float, float]:

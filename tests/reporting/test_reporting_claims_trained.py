@@ -11,6 +11,7 @@ import report_tree as tree
 from hwh_core.config import NiahGrid, load_preset
 from hwh_core.reporting import ledger, requirements
 from hwh_core.reporting.claim_model import Outcome
+from hwh_core.reporting.intervals import CONTRADICTED
 from hwh_core.reporting.results import Results
 from hwh_core.rope import predicted_index
 
@@ -375,6 +376,23 @@ def test_two_seeds_of_single_gpu_decide_the_claims_about_controlled_models(tmp_p
 def test_one_seed_of_single_gpu_decides_nothing_and_two_that_disagree_neither(tmp_path, name):
     assert outcome_of(single_gpu(tmp_path / "one", {0}, 0.05), name).verdict == "inconclusive"
     assert outcome_of(single_gpu(tmp_path / "apart", {0, 1}, 1.0), name).verdict != "reproduced"
+
+
+@pytest.mark.parametrize(("peak", "expected"), [(21.6, "reproduced"), (24.5, "inconclusive")])
+def test_a_seed_of_one_condition_alone_may_speak_against_the_pairs(tmp_path, peak, expected):
+    """Of three seeds with QK-norm two have partners without it, whose bands lie 1.5 groups higher."""
+    preset = load_preset(SINGLE_GPU)
+    lone = [
+        m for m in preset.controlled.models if m.seed < 2 or (m.rope_theta, m.length, m.qk_norm) == (1e4, 2048, True)
+    ]
+    preset = preset.model_copy(update={"controlled": preset.controlled.model_copy(update={"models": lone})})
+    centres = {(1e4, 2048, True): 21.5, (1e6, 2048, True): 14.5, (1e4, 4096, True): 24.0}
+    centres |= {(1e4, 2048, False): 23.0, (1e6, 2048, False): 15.5}
+    peaks = {m.name: peak if m.seed == 2 else centres[m.rope_theta, m.length, m.qk_norm] for m in lone}
+    tree.write_controlled(tmp_path, preset, peaks)
+    outcome = outcome_of(Results(tmp_path, preset), "C5")
+    assert outcome.verdict == expected
+    assert (CONTRADICTED in outcome.note) is (expected == "inconclusive")
 
 
 def test_architectures_of_single_gpu_that_claims_compare_have_two_seeds():

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from hwh_core.reporting.claims_hybrid_380m import NOTHING_TO_MATCH, matched
-from hwh_core.reporting.hybrid_readings import CONTRADICTED, NOT_ABLE, ONE_SEED, bounded, difference, ranked
+from hwh_core.reporting.hybrid_readings import NOT_ABLE, ONE_SEED, bounded, difference, ranked
+from hwh_core.reporting.intervals import CONTRADICTED
 from hwh_core.reporting.task_scores import SeedValue
 
 
