@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -164,6 +164,7 @@ class Equivalent(NamedTuple):
 
     ``file`` is relative to the repository root; ``was`` and ``now`` are :func:`syntax_hash` of the earlier form (None
     for a file that was not there) and of the present one; ``shown_by`` is the test that holds both against each other.
+    ``only_for``: programs and modules to which the statement is confined, since others do differ by it; empty: all.
     """
 
     file: str
@@ -171,6 +172,7 @@ class Equivalent(NamedTuple):
     now: str
     why: str
     shown_by: str
+    only_for: Sequence[str] = ()
 
 
 @cache
@@ -179,19 +181,26 @@ def equivalents() -> tuple[Equivalent, ...]:
     return tuple(Equivalent(**entry) for entry in json.loads(EQUIVALENTS.read_text(encoding="utf-8")))
 
 
-def counted_hash(file: Path) -> str | None:
-    """:func:`syntax_hash` of a file, or that of the earlier form which it is declared equivalent to.
+def declared(file: Path, paths: Iterable[str]) -> Equivalent | None:
+    """What is declared of the present state of a file and holds for results of all of ``paths``; None if nothing is.
 
     A declaration is of one state of the file: after a further edit the file counts as itself again.
     """
-    found, name = syntax_hash(file), _relative_name(file)
-    return next((entry.was for entry in equivalents() if entry.file == name and entry.now == found), found)
+    found, name, paths = syntax_hash(file), _relative_name(file), set(paths)
+    matching = (entry for entry in equivalents() if entry.file == name and entry.now == found)
+    return next((entry for entry in matching if not entry.only_for or paths <= set(entry.only_for)), None)
+
+
+def counted_hash(file: Path, paths: Iterable[str]) -> str | None:
+    """:func:`syntax_hash` of a file, or that of the earlier form which counts for ``paths`` by :func:`declared`."""
+    entry = declared(file, paths)
+    return syntax_hash(file) if entry is None else entry.was
 
 
 def standing_in(script: str) -> set[str]:
     """Files that a program runs and that count as an earlier form; paths relative to the repository root."""
-    run = {_relative_name(file): file for file in import_closure(ROOT / script, ends=PLUMBING)}
-    return {entry.file for entry in equivalents() if entry.file in run and syntax_hash(run[entry.file]) == entry.now}
+    run = import_closure(ROOT / script, ends=PLUMBING)
+    return {entry.file for entry in (declared(file, [script]) for file in run) if entry is not None}
 
 
 @cache
@@ -205,7 +214,7 @@ def code_hash(*paths: str, only: tuple[str, ...] | None = None, without: tuple[s
     with one of these and what only they import: no result must be made anew since the writing of a manifest was mended.
     """
     closure = sorted({file for path in paths for file in import_closure(ROOT / path, ends=without)})
-    content: dict[Path, str | None] = {file: counted_hash(file) for file in closure}
+    content: dict[Path, str | None] = {file: counted_hash(file, paths) for file in closure}
     content |= {file: sha256_of(file) for module in closure for file in data_files(module)}
     lines = [
         f"{found}  {name}"

@@ -314,6 +314,25 @@ def test_a_declared_edit_counts_as_what_was_before_and_the_next_edit_does_not(pr
     assert provenance.standing_in("scripts/one.py") == set()
 
 
+def test_a_declaration_for_some_programs_leaves_the_others_as_they_are(project, monkeypatch):
+    before, file = hashes(), project / "hwh_core" / "base.py"
+    was = provenance.syntax_hash(file)
+    file.write_text("def value():\n    return 2 + 1\n", encoding="utf-8")
+    undeclared = hashes()
+    changed = [script for script in SCRIPTS if undeclared[script] != before[script]]
+    one, other = changed[:2]
+    both = provenance.code_hash(one, other)
+    now = provenance.syntax_hash(file)
+    declare(project, monkeypatch, file="hwh_core/base.py", was=was, now=now, only_for=[one])
+    assert hashes() == undeclared | {one: before[one]}
+    assert provenance.standing_in(one) == {"hwh_core/base.py"}
+    assert provenance.standing_in(other) == set()
+    assert provenance.code_hash(one, other) == both, "a hash of several programs needs a declaration for all of them"
+    declare(project, monkeypatch, file="hwh_core/base.py", was=was, now=now, only_for=[one, other])
+    assert hashes() == undeclared | {one: before[one], other: before[other]}
+    assert provenance.code_hash(one, other) != both
+
+
 def test_a_file_that_was_not_there_can_be_declared(project, monkeypatch):
     before, file = hashes(), project / "hwh_core" / "base.py"
     was, added = provenance.syntax_hash(file), project / "hwh_core" / "added.py"
@@ -347,3 +366,4 @@ def test_every_declaration_is_of_the_present_code_and_names_a_test_that_is_there
         file, _, name = entry.shown_by.partition("::")
         assert f"def {name}(" in (provenance.ROOT / file).read_text(encoding="utf-8")
         assert entry.why
+        assert all((provenance.ROOT / program).is_file() for program in entry.only_for)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from hwh_core.config import RetrievalMixConfig, validate_preset
 from hwh_core.data.loader import BatchLoader
 from hwh_core.data.retrieval_mix import RetrievalMixLoader, is_mixed
 from hwh_core.data.store import TokenStore
-from hwh_core.provenance import write_manifest
+from hwh_core.provenance import ROOT, equivalents, write_manifest
 from hwh_core.retrieval_onset import count_planted
 from hwh_core.verification import Verifier
 
@@ -103,6 +105,30 @@ def test_digits_are_those_that_are_planted(data, batch):
     assert expected[0].sum() > 100
     assert np.array_equal(counted.digits, expected[0])
     assert np.array_equal(counted.pairs, expected[1])
+
+
+def test_what_the_onset_loads_without_calling_it_may_change(results, capsys):
+    """Files that are declared equivalent for the onset alone: not one function of theirs runs on its way."""
+    own = {str(ROOT / entry.file) for entry in equivalents() if "hwh_core/commands/onset.py" in entry.only_for}
+    assert own
+    seen = set()
+
+    def look(frame, event, argument):
+        if (
+            event == "call"
+            and frame.f_code.co_flags & inspect.CO_NEWLOCALS
+            and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        ):
+            seen.add((frame.f_code.co_filename, frame.f_code.co_name))
+
+    sys.setprofile(look)
+    try:
+        code, _, _ = hwh(capsys)
+    finally:
+        sys.setprofile(None)
+    assert code == 0
+    assert (str(ROOT / "hwh_core/retrieval_onset.py"), "find_onset") in seen
+    assert {(file, name) for file, name in seen if file in own} == set()
 
 
 def test_the_onset_is_printed_and_every_window_written(results, capsys):
