@@ -28,7 +28,10 @@ def b1(family: Family) -> tuple[list[Part], str, str]:
 
 
 def b2(family: Family) -> tuple[list[Part], str, str]:
-    """HwH-std through 2L and beyond; of a model that is not able nothing is decided, as in :func:`b1`."""
+    """HwH-std through 2L and beyond; of a model that is not able nothing is decided, as in :func:`b1`.
+
+    Beside others it must be able in a seed that they have as well; these need not be, the claim is that they fall.
+    """
     length, able = family.length, family.able("hwh_std")
     parts = []
     for n in sorted(n for n in family.cells["length"].unique() if n <= 2 * length):
@@ -37,7 +40,8 @@ def b2(family: Family) -> tuple[list[Part], str, str]:
     for name in BASELINES:
         gap = difference(family.needles("hwh_std", lambda n: n > 2 * length),
                          family.needles(name, lambda n: n > 2 * length))  # fmt: skip
-        parts.append(ranked(f"beyond 2L: HwH-std - {ARCHITECTURE_TITLES[name]}", gap, able=able))
+        label = f"beyond 2L: HwH-std - {ARCHITECTURE_TITLES[name]}"
+        parts.append(ranked(label, gap, able=family.able("hwh_std", name)))
     return parts, "", "niah_cells.csv"
 
 

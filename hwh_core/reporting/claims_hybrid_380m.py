@@ -15,7 +15,10 @@ from .intervals import NOT_NEGATIVE, PERCENT, PERCENT_DIFFERENCE, UNLIMITED, Int
 from .selection import ALLOCATION_ARCHITECTURES, ARCHITECTURE_TITLES, MAIN_ARCHITECTURES
 from .task_scores import SeedValue, SeedValues
 
-NOTHING_TO_MATCH = f"neither model answers more than {ABOUT_NOTHING:g}%: equal at about nothing is no match"
+NOTHING_TO_MATCH = (
+    f"in the seeds that both have neither model answers more than {ABOUT_NOTHING:g}%: equal at about nothing is no "
+    "match"
+)
 
 
 def matched(label: str, first: SeedValues, second: SeedValues, margin: float) -> Part:
@@ -65,7 +68,7 @@ def m2(family: Family) -> tuple[list[Part], str, str]:
     """GDN against SWA as the local part."""
     sense = difference(family.commonsense("hwh_std"), family.commonsense("hwh_swa"))
     beyond = [family.needles(name, lambda n: n > family.length) for name in ("hwh_swa", "hwh_std")]
-    able = family.able("hwh_swa") and family.able("hwh_std")
+    able = family.both_able("hwh_swa", "hwh_std")
     parts = [
         ranked("commonsense: GDN - SWA", sense),
         ranked("retrieval: SWA - GDN", difference(family.retrieval("hwh_swa"), family.retrieval("hwh_std"))),
@@ -77,7 +80,7 @@ def m2(family: Family) -> tuple[list[Part], str, str]:
 def rope_needles(family: Family) -> tuple[list[Part], str, str]:
     """Needles beyond the training length with RoPE in place of NoPE full attention."""
     std, rope = (family.at(name, 2) for name in ("hwh_std", "hwh_std_r"))
-    able = family.able("hwh_std") and family.able("hwh_std_r")
+    able = family.both_able("hwh_std", "hwh_std_r")
     half = difference({s: SeedValue(0.5 * v.value, 0.5 * v.stderr, v.n) for s, v in std.items()}, rope)
     label = "needles at 2L: half of HwH-std - HwH-std-r"
     return [ranked(label, half, able=able, possible=(-100.0, 50.0))], "", "niah_cells.csv"
@@ -107,9 +110,9 @@ def allocation_needles(family: Family) -> tuple[list[Part], str, str]:
     outer = gap("hwh_std", "hwh_outer13", lambda n: n > 2 * length)
     parts = [
         ranked("needles in (L, 2L]: edges removed - uniform", edges,
-               able=family.able("hwh_outer13") and family.able("hwh_uniform13")),
+               able=family.both_able("hwh_outer13", "hwh_uniform13")),
         ranked("needles beyond 2L: outer 1:7 - outer 1:3", outer,
-               able=family.able("hwh_std") and family.able("hwh_outer13")),
+               able=family.both_able("hwh_std", "hwh_outer13")),
     ]  # fmt: skip
     return parts, "", "niah_cells.csv"
 

@@ -84,7 +84,7 @@ def scatter_panel(axis: Axes, heads: pd.DataFrame, even: float) -> None:
     decades = [10.0**k for k in range(-4, 1)]
     axis.set_yticks(decades, ["≤ 0.0001", "0.001", "0.01", "0.1", "1"])
     axis.set_xlabel("median distance (tokens)")
-    axis.set_ylabel("share of the influence on the last token\nthat comes from the needle")
+    axis.set_ylabel("share of the influence on the last token\nthat comes from the needle (words like RULER's)")
 
 
 def draw(results: Results) -> Drawing:

@@ -59,7 +59,8 @@ def panel(axis: Axes, table: pd.DataFrame, architectures: list[str], training_le
         # Curves that lie on one another, most often at 0%, stay visible as markers beside each other; however many they
         # are, each is nearer to its own tick than to the border between two.
         shift = (position - (len(architectures) - 1) / 2) * min(0.09, SPREAD / len(architectures))
-        label = selection.ARCHITECTURE_TITLES.get(name, name)
+        seeds = own["seed"].nunique()
+        label = f"{selection.ARCHITECTURE_TITLES.get(name, name)} ({seeds} seed{'s' * (seeds > 1)})"
         for _, curve in own.groupby("seed"):
             places = np.array([lengths.index(length) for length in curve["length"]]) + shift
             axis.plot(

@@ -163,10 +163,11 @@ def _method(preset: PresetConfig, scale: HwHScale, heads: pd.DataFrame) -> str:
     even_local = np.minimum(1.0, LOCAL_TOKENS / seen).mean()
     return (
         f"What the heads of the trained models read, scale {scale.name}, at its training length of {scale.length} "
-        f"tokens. Needle share: part of the influence on the last token of a question that comes from a planted fact "
-        f"({probe.num_contexts} prompts). Distances: last {probe.num_queries} positions of {probe.num_samples} windows "
-        f"of held-out prose, without the first {SINKS} tokens. If all tokens weighed alike, the needle share would be "
-        f"{even:.3f}, and {even_local:.2f} would come from within {LOCAL_TOKENS} tokens. Influence is the "
-        "attention weight, and for Gated DeltaNet the weight of a value in the recurrence's output, which leaves out "
-        "what q, k, gates and convolutions carry. Means over heads with 95% intervals over heads and seeds."
+        "tokens. Needle share: part of the influence on the last token of a question that comes from a planted fact, "
+        f"both in words like RULER's, which are in no training text ({probe.num_contexts} prompts). Distances: last "
+        f"{probe.num_queries} positions of {probe.num_samples} windows of held-out prose, without the first {SINKS} "
+        f"tokens. If all tokens weighed alike, the needle share would be {even:.3f}, and {even_local:.2f} would come "
+        f"from within {LOCAL_TOKENS} tokens. Influence is the attention weight, and for Gated DeltaNet the weight of a "
+        "value in the recurrence's output, which leaves out what q, k, gates and convolutions carry. Means over heads "
+        "with 95% intervals over heads and seeds."
     )

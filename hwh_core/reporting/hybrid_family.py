@@ -85,17 +85,24 @@ class Family:
             }
         return by_nearness.get(True, {}), by_nearness.get(False, {})
 
-    def able(self, architecture: str) -> bool:
+    def able(self, architecture: str, beside: str | None = None) -> bool:
         """Whether the model reaches 90% at half its training length (1K in the paper) in any seed.
 
-        A grid without that length answers with the shortest one that it has within the training length.
+        ``beside``: the architecture that it is compared with, seed by seed; only seeds of both count then. A grid
+        without that length answers with the shortest one that it has within the training length.
         """
         half, lengths = round(0.5 * self.length), set(self.cells["length"].unique())
         length = half if half in lengths else min(lengths)
         if length > self.length:
             return False
-        values = task_scores.needle_values(self.cells, architecture, lambda n: n == length)
-        return any(value.value >= ABLE for value in values.values())
+        values, partners = (
+            task_scores.needle_values(self.cells, name, lambda n: n == length) for name in (architecture, beside or "")
+        )
+        return any(value.value >= ABLE for seed, value in values.items() if beside is None or seed in partners)
+
+    def both_able(self, first: str, second: str) -> bool:
+        """Whether each of two models that are compared is :meth:`able` in a seed that both have."""
+        return self.able(first, second) and self.able(second, first)
 
     def column(self, architecture: str, column: task_scores.Column) -> SeedValues:
         """Values of one column of the tables by seed."""

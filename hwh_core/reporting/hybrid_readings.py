@@ -53,7 +53,10 @@ def level(values: SeedValues) -> Interval | None:
     return combine([v.value for v in values.values()], [v.stderr for v in values.values()]) if values else None
 
 
-NOT_ABLE = "a model never reaches 90% at half the training length (or at the shortest length of the grid)"
+NOT_ABLE = (
+    "in the seeds that count here a model never reaches 90% at half the training length (or at the shortest length of "
+    "the grid)"
+)
 ONE_SEED = "one seed: the spread over seeds is unknown"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -19,7 +21,8 @@ ROW, UPRIGHT, AROUND = 1.8, 0.3, 0.95
 def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: int, title: str) -> Drawing:
     """One grid per architecture, mean over seeds, with a shared colour scale from 0 to 100%."""
     cells = panels.average_cells(results.cells(scale, models))
-    names = list(dict.fromkeys(model.architecture for model in models))
+    counts = Counter(model.architecture for model in models)
+    names, seeds = list(counts), set(counts.values())
     columns = min(columns, len(names))
     rows = int(np.ceil(len(names) / columns))
     lengths = sorted(cells["length"].unique().tolist())
@@ -35,14 +38,16 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
     for position, name in enumerate(names):
         axis = axes.flat[position]
         label = ARCHITECTURE_TITLES.get(name, name)
+        if len(seeds) > 1:
+            label = f"{label} ({counts[name]})"
         image = panels.needle_grid(axis, cells[cells["architecture"] == name], label, scale.length)
         if position % columns == 0:
             axis.set_ylabel(f"depth of the needle\nin {haystack} (%)")
         if position + columns >= len(names):
             axis.set_xlabel(panels.length_axis(lengths), fontsize=7)
             axis.tick_params(labelbottom=True)
-    seeds = sorted({sum(model.architecture == name for model in models) for name in names})
-    mean = f", mean over {' or '.join(map(str, seeds))} seeds" if seeds != [1] else ""
+    mean = f", mean over {'as many seeds as in brackets' if len(seeds) > 1 else f'{min(seeds)} seeds'}"
+    mean = "" if seeds == {1} else mean
     panels.colour_bar(figure, image, axes, f"accuracy (%){mean}\n{metric}, RULER's wording", fraction=0.03, aspect=30)
     handles = panels.needle_handles(lengths, scale.length)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)

@@ -11,6 +11,7 @@ import report_tree as tree
 from hwh_core.config import NiahGrid, load_preset
 from hwh_core.reporting import ledger, requirements
 from hwh_core.reporting.claim_model import Outcome
+from hwh_core.reporting.hybrid_readings import NOT_ABLE
 from hwh_core.reporting.intervals import CONTRADICTED
 from hwh_core.reporting.results import Results
 from hwh_core.rope import predicted_index
@@ -449,6 +450,42 @@ def test_a_model_that_holds_in_a_trained_wording_speaks_against_its_fall(tmp_pat
     results = in_trained_wording(tmp_path, constant(inter=0.95))
     assert outcome_of(results, "B4-trained").verdict == "not_reproduced"
     assert outcome_of(results, "B4-scaled").verdict == "inconclusive"
+
+
+def answering(results: Results, answers: dict[str, set[int]]) -> Results:
+    """Rewritten needles in the trained wording: of an architecture that is named all with these seeds, else none.
+
+    HwH-std has seeds 0, 1 and 2, all others 0 and 1.
+    """
+    preset, grid = results.preset, results.preset.evaluation.niah.additional[0]
+    scale = preset.hwh.scales[0]
+    models = [model for model in scale.models if model.seed < 2 or model.architecture == "hwh_std"]
+    scale = scale.model_copy(update={"models": models})
+    preset = preset.model_copy(update={"hwh": preset.hwh.model_copy(update={"scales": [scale]})})
+    for model in models:
+        share = float(model.seed in answers.get(model.architecture, ()))
+        aside = results.root / "aside"
+        tree.write_niah(aside, scale, model, preset, lambda n, depth, distance, share=share: share)
+        folder = results.root / "hwh" / scale.name / model.name
+        (aside / "niah_cells.csv").replace(folder / requirements.additional_cells_file(grid))
+    return Results(results.root, preset)
+
+
+def test_a_seed_without_partner_does_not_let_those_decide_that_cannot_retrieve(tmp_path):
+    """HwH-std answers with seed 2 alone: of prompts beyond 2L its pairs with Inter, which answers, say nothing."""
+    results = in_trained_wording(tmp_path, constant())
+    alone = outcome_of(answering(results, {"hwh_std": {2}, "inter": {0, 1}}), "B2-trained")
+    parts = {part.label: part for part in alone.parts}
+    against = parts["beyond 2L: HwH-std - Inter"]
+    assert (against.verdict, against.interval.estimate) == ("inconclusive", -100.0)
+    assert against.note == NOT_ABLE
+    assert parts["HwH-std at 512 >= 95%"].note == "", "of its own accuracy all seeds count"
+    assert alone.verdict == "inconclusive"
+    paired = outcome_of(answering(results, {"hwh_std": {1, 2}, "inter": {0, 1}}), "B2-trained")
+    assert {part.label: part.note for part in paired.parts}["beyond 2L: HwH-std - Inter"] == ""
+    for name, beside in (("M3-trained", "hwh_std_r"), ("M4-trained", "hwh_outer13")):
+        lone = outcome_of(answering(results, {"hwh_std": {2}, beside: {0, 1}, "hwh_uniform13": {0, 1}}), name)
+        assert NOT_ABLE in lone.note, name
 
 
 def test_without_such_needles_there_are_no_such_rows(tmp_path):
