@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -192,7 +193,11 @@ def test_ended_early_it_leaves_no_process_and_no_result(tmp_path, number):
     command += ["--architectures", "transformer"]
     # All in one place, also what is temporary.
     environment = os.environ | ENVIRONMENT | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    # In the background of a shell without job control SIGINT is ignored, also by what the tests start there.
+    hearing = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=hearing
+    ) as process:
         deadline = time.monotonic() + 120
         while not any(path.stat().st_size for path in tmp_path.glob("short_run-*/*/checkpoints/train_log.jsonl")):
             assert process.poll() is None, process.stderr.read()
@@ -200,7 +205,7 @@ def test_ended_early_it_leaves_no_process_and_no_result(tmp_path, number):
             time.sleep(0.1)
         assert len(running_below(tmp_path)) >= 2
         process.send_signal(number)
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=60)
     if number == signal.SIGKILL:
         time.sleep(0.5)
     else:
