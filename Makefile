@@ -101,7 +101,7 @@ test: setup-dev pytest  ## set up and run all tests
 
 pytest: setup-dev
 	$(RUN) $(MALLOC) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HF_HUB_OFFLINE=1 MPLBACKEND=Agg \
-	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 soak: setup-dev  ## kill trainings, downloads, evaluations, probes and Snakemake at random points (MINUTES KILLS SEED)
 	$(RUN) OMP_NUM_THREADS=1 $(BIN)/python tests/soak/soak.py --minutes $(MINUTES) --kills $(KILLS) $(if $(SEED),--seed $(SEED))

@@ -18,6 +18,11 @@ if importlib.util.find_spec("triton") is not None and not Path("/dev/nvidiactl")
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workflows first: whole files go to a process, and the longest must not begin last."""
+    items.sort(key=lambda item: "workflow" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def mount_disk() -> Iterator[Callable[[Path, str], bool]]:
     """Mounts a file system in memory with options (size=1m) on a folder; False where mounting is not permitted."""
