@@ -9,7 +9,7 @@ from statistics import fmean
 from . import task_scores
 from .claim_model import Part
 from .hybrid_family import ABOUT_NOTHING, BASELINES, NEEDLE_ACCURACY, Family
-from .hybrid_readings import bounded, difference, level, paired_seeds, ranked
+from .hybrid_readings import bounded, difference, level, ranked
 from .hybrid_scales import claim_rows
 from .intervals import NOT_NEGATIVE, PERCENT, PERCENT_DIFFERENCE, UNLIMITED, Interval
 from .selection import ALLOCATION_ARCHITECTURES, ARCHITECTURE_TITLES, MAIN_ARCHITECTURES
@@ -31,8 +31,7 @@ def matched(label: str, first: SeedValues, second: SeedValues, margin: float) ->
     part = ranked(label, gap, margin)
     if part.verdict != "reproduced" or gap is None or gap.low > 0:
         return part
-    seeds = paired_seeds(first, second)
-    best = max(fmean(values[seed].value for seed in seeds) for values in (first, second))
+    best = max(fmean(values[seed].value for seed in first.keys() & second.keys()) for values in (first, second))
     return part if best > ABOUT_NOTHING else replace(part, verdict="inconclusive", note=NOTHING_TO_MATCH)
 
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from . import selection, task_scores
 from .captions import title_of
-from .intervals import NORMAL_95, PERCENT
+from .intervals import PERCENT, combine
 from .needle_grids import GRID_TITLES, WORDINGS, grid_title
 from .panels import length_axis, length_label
 from .results import Results
@@ -42,11 +42,10 @@ def curves(cells: pd.DataFrame, architectures: list[str]) -> pd.DataFrame:
         for length in sorted(cells["length"].unique().tolist()):
             values = task_scores.needle_values(cells, name, lambda n, wanted=length: n == wanted)
             for seed, found in values.items():
-                reach = NORMAL_95 * found.stderr
-                low, high = np.clip([found.value - reach, found.value + reach], *PERCENT).tolist()
+                interval = combine([found.value], [found.stderr]).within(PERCENT)
                 rows.append(
-                    {"architecture": name, "seed": seed, "length": length, "percent": found.value, "low": low,
-                     "high": high, "n": found.n}
+                    {"architecture": name, "seed": seed, "length": length, "percent": found.value, "low": interval.low,
+                     "high": interval.high, "n": found.n}
                 )  # fmt: skip
     return pd.DataFrame(rows)
 

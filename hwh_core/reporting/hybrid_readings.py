@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .claim_model import Part
@@ -41,11 +40,6 @@ def difference(first: SeedValues, second: SeedValues) -> Difference | None:
         return None
     found = combine([value for value, _ in pairs.values], [error for _, error in pairs.values])
     return Difference(found.estimate, found.low, found.high, found.n_seeds, pairs.left_out)
-
-
-def paired_seeds(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """Seeds that both models were trained with."""
-    return sorted(set(first) & set(second))
 
 
 def level(values: SeedValues) -> Interval | None:

@@ -46,8 +46,9 @@ def sheet(results: Results, scale: HwHScale, models: list[HwHModel], columns: in
         if position + columns >= len(names):
             axis.set_xlabel(panels.length_axis(lengths), fontsize=7)
             axis.tick_params(labelbottom=True)
-    mean = f", mean over {'as many seeds as in brackets' if len(seeds) > 1 else f'{min(seeds)} seeds'}"
-    mean = "" if seeds == {1} else mean
+    mean = ", mean over as many seeds as in brackets"
+    if len(seeds) == 1:
+        mean = f", mean over {min(seeds)} seeds" if seeds != {1} else ""
     panels.colour_bar(figure, image, axes, f"accuracy (%){mean}\n{metric}, RULER's wording", fraction=0.03, aspect=30)
     handles = panels.needle_handles(lengths, scale.length)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)

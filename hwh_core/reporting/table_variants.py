@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..config import HwHModel, HwHScale
 from . import comparisons, task_scores
@@ -153,17 +154,8 @@ def make(results: Results) -> Table:
 
 def _settings(scale: HwHScale) -> dict[str, Any]:
     """Settings of a scale that decide what its models are and see, by dotted key; not which they are."""
-    found: dict[str, Any] = {}
-
-    def collect(value: Any, key: str) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                collect(inner, f"{key}.{name}" if key else name)
-        else:
-            found[key] = value
-
-    collect(scale.model_dump(mode="json", exclude={"name", "claim_scale", "models"}), "")
-    return found
+    data = scale.model_dump(mode="json", exclude={"name", "claim_scale", "models"})
+    return pd.json_normalize(data).to_dict("records")[0]
 
 
 def _differences(scale: HwHScale, first: HwHScale) -> list[str]:
